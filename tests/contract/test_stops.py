@@ -102,6 +102,32 @@ async def test_min_tokens_puts_every_stop_off(worker: EngineWorker, free: Choice
     assert len(choice.token_ids) >= 10
 
 
+async def test_a_loop_ends_where_the_request_says(worker: EngineWorker, free: Choice) -> None:
+    """One token, and, where it comes to one, a longer piece: always at the same place."""
+    if not await honours(worker, "max_repetitions"):
+        return
+    assert (await said(worker, max_repetitions=0)).token_ids == free.token_ids
+    for most in (2, 3, 20):
+        choice = await said(worker, max_repetitions=most)
+        end = next((i for i in range(1, 41) if is_loop(free.token_ids[:i], most)), None)
+        assert choice.token_ids == free.token_ids[:end]
+        assert free.text.startswith(choice.text)
+        assert (choice.finish_reason, choice.matched_stop) == (
+            (FinishReason.STOP, "repetition") if end else (FinishReason.LENGTH, None)
+        )
+    if "logit_bias" in worker.capabilities.parameters:
+        choice = await said(worker, max_repetitions=5, logit_bias={free.token_ids[0]: 100.0})
+        assert choice.token_ids == free.token_ids[:1] * 5
+    with pytest.raises(InvalidRequest) as caught:
+        await said(worker, max_repetitions=1)
+    assert caught.value.param == "max_repetitions"
+
+
+def is_loop(ids: tuple[int, ...], most: int) -> bool:
+    sizes = range(1, min(64, len(ids) // most) + 1)
+    return any(ids[-size * most :] == ids[-size:] * most for size in sizes)
+
+
 async def test_eos_ends_and_ignore_eos_does_not(worker: EngineWorker, free: Choice) -> None:
     """A biased EOS is sampled at once; its text and ids say so."""
     eos = worker.metadata.eos_ids[0]

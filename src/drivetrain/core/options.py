@@ -37,6 +37,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None
     stop_sequences: Sequence[Sequence[int]] | None
+    max_repetitions: int | None
     ignore_eos: bool | None
     include_stop_str_in_output: bool | None
     constraint: Constraint | Mapping[str, Any] | None

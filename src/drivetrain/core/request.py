@@ -134,6 +134,12 @@ class GenerateRequest:
     stop_sequences: tuple[tuple[int, ...], ...] | None = parameter(
         _TOKENS, _ID_LISTS, "stops as lists of token ids, matched as ids and as the text they spell", neutral=()
     )
+    max_repetitions: int | None = parameter(
+        _TOKENS,
+        Integer(),
+        "end a choice once the same 1 to 64 tokens have come this many times in a row; 0 turns it off",
+        neutral=0,
+    )
     ignore_eos: bool | None = parameter(_ENGINE, Boolean(), "ignore the model's own end tokens", neutral=False)
     include_stop_str_in_output: bool | None = parameter(_WORKER, Boolean(), "keep the stop in the text", neutral=False)
 

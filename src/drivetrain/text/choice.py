@@ -21,6 +21,7 @@ from drivetrain.core.results import FinishReason, MatchedStop, TokenLogprob, Top
 from drivetrain.core.tokenizer import Detokenizer, Tokenizer
 from drivetrain.text.answers.reading import ChoiceReader
 from drivetrain.text.detokenizers import Utf8Stream
+from drivetrain.text.loops import REPETITION, Loops
 from drivetrain.text.stops import StopMatcher
 
 KEPT_CHARS = 100
@@ -39,6 +40,7 @@ class StopRules:
         eos_ids: Iterable[int] = (),
         min_tokens: int = 0,
         include_in_text: bool = False,
+        max_repetitions: int = 0,
         tokenizer: Tokenizer | None = None,
     ) -> None:
         sequences = tuple(sequences)
@@ -47,6 +49,7 @@ class StopRules:
         self.end_ids = self.eos_ids | self.token_ids
         self.min_tokens = min_tokens
         self.include_in_text = include_in_text
+        self.max_repetitions = max_repetitions
         self.strings = tuple(strings)
         self._spelled = {_spell(ids, tokenizer): ids for ids in sequences if tokenizer}
         texts = {*self.strings, *self._spelled} - {""}
@@ -119,7 +122,9 @@ class ChoiceText:
         self._text_state = self._id_state = StopMatcher.ROOT
         self._matcher = matcher
         self._reader = reader
-        self._plain = not logprobs and rules.sequences is None and matcher is None and reader is None
+        self._loops = Loops(rules.max_repetitions) if rules.max_repetitions else None
+        watched = rules.sequences is not None or self._loops is not None
+        self._plain = not logprobs and not watched and matcher is None and reader is None
 
     @property
     def num_reasoning(self) -> int:
@@ -141,11 +146,14 @@ class ChoiceText:
         plain = self._plain and not self._tokens and not self.finished and len(ids) == 1 and pieces is None
         if plain and ids[0] not in self._rules.end_ids:
             return self._feed_plain(ids[0])
+        singly, whole = self._reader is not None and self._reader.may_be_stuck, None
         for i, token_id in enumerate(ids):
             if self.finished:
                 break
             self._take(token_id, logprobs[i] if logprobs else None, pieces[i] if pieces else None)
-        return self._flush() if self.finished else self._release(self._certain())
+            if singly and not self.finished:
+                whole = joined(whole, self._release_calls())
+        return joined(whole, self._flush() if self.finished else self._release(self._certain()))
 
     def _feed_plain(self, token_id: int) -> Delta | None:
         """A cheaper path for the usual case: nothing is held back, and the id does not end the choice."""
@@ -195,6 +203,9 @@ class ChoiceText:
             self._match_ids(rules.sequences, token_id, may_stop=may_stop)
         if self._matcher is not None and not self.finished and self._matcher.must_end:
             self._complete()
+        if self._loops is not None and self._loops.push(token_id) and may_stop and not self.finished:
+            whole = self._matcher is None or self._matcher.may_end
+            self._end(self._length, REPETITION, FinishReason.STOP if whole else FinishReason.LENGTH)
 
     def _check_end(self, matched: MatchedStop | None) -> None:
         """The model's own end may come only where the text is complete."""
@@ -241,11 +252,11 @@ class ChoiceText:
             first = self._tokens[-len(stop)]
             self._end(self._length if self._rules.include_in_text else first.start, tuple(stop))
 
-    def _end(self, cut: int, matched: MatchedStop | None) -> None:
+    def _end(self, cut: int, matched: MatchedStop | None, reason: FinishReason = FinishReason.STOP) -> None:
         """Cut the text. The token in which the stop begins is listed whole; tokens after the cut have no logprobs."""
         self._held = self._held[: cut - self._given]
         self._length = cut
-        self.finished = ChoiceFinished(self.index, FinishReason.STOP, matched)
+        self.finished = ChoiceFinished(self.index, reason, matched)
         for token in self._tokens:
             if token.start >= cut:
                 token.logprobs = None
@@ -273,6 +284,13 @@ class ChoiceText:
         parts = self._reader.read(base, text, tokens) if self._reader is not None else None
         return self._delta(text, tokens, parts)
 
+    def _release_calls(self) -> Delta | None:
+        """A model that has made the same call three times would make it until the limit: the choice ends."""
+        delta = self._release(self._certain())
+        if self._reader is not None and self._reader.is_stuck and self.num_tokens >= self._rules.min_tokens:
+            self._end(self._length, REPETITION)
+        return delta
+
     def _flush(self) -> Delta | None:
         """The choice has ended."""
         tokens = list(self._tokens)
@@ -290,6 +308,19 @@ class ChoiceText:
 
     def _entry(self, token: _Token, logprobs: IdLogprobs) -> TokenLogprob:
         return logprob_entry(self._tokenizer, token.id, token.data, logprobs, token.start)
+
+
+def joined(first: Delta | None, second: Delta | None) -> Delta | None:
+    """Two that follow each other, as one."""
+    if first is None or second is None:
+        return first or second
+    logprobs = None
+    if first.logprobs is not None or second.logprobs is not None:
+        logprobs = (first.logprobs or ()) + (second.logprobs or ())
+    parts = None
+    if first.parts is not None or second.parts is not None:
+        parts = (first.parts or ()) + (second.parts or ())
+    return Delta(first.index, first.text + second.text, first.token_ids + second.token_ids, logprobs, parts)
 
 
 def _not_kept() -> Unsupported:

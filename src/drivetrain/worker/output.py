@@ -9,7 +9,7 @@ from drivetrain.core.engine import EngineInfo, IdLogprobs, TokenStep
 from drivetrain.core.events import ChoiceFinished, Delta, Event
 from drivetrain.core.results import Choice, FinishReason, TokenLogprob
 from drivetrain.text.answers.parser import MessageBuilder
-from drivetrain.text.choice import ChoiceText, echo_entries
+from drivetrain.text.choice import ChoiceText, echo_entries, joined
 from drivetrain.worker.prepare import Prepared
 
 
@@ -166,8 +166,7 @@ class Output:
             self._emit(delta)
             return
         waiting = self._waiting.pop(delta.index, None)
-        if waiting is not None:
-            delta = _joined(waiting, delta)
+        delta = joined(waiting, delta) or delta
         if len(delta.token_ids) < self._interval:
             self._waiting[delta.index] = delta
         else:
@@ -186,13 +185,3 @@ class Output:
         if text or logprobs:
             for index in range(len(self._choices)):
                 self._emit(Delta(index, text, (), logprobs))
-
-
-def _joined(first: Delta, second: Delta) -> Delta:
-    logprobs = None
-    if first.logprobs is not None or second.logprobs is not None:
-        logprobs = (first.logprobs or ()) + (second.logprobs or ())
-    parts = None
-    if first.parts is not None or second.parts is not None:
-        parts = (first.parts or ()) + (second.parts or ())
-    return Delta(first.index, first.text + second.text, first.token_ids + second.token_ids, logprobs, parts)

@@ -284,6 +284,7 @@ class Preparer:
             eos_ids=self._eos(request),
             min_tokens=request.min_tokens or 0,
             include_in_text=bool(request.include_stop_str_in_output),
+            max_repetitions=self._defaults.max_repetitions(request),
             tokenizer=self._tokenizer,
         )
 

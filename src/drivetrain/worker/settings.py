@@ -105,6 +105,7 @@ class Settings:
     top_k: int | None = _sampling("top_k")
     min_p: float | None = _sampling("min_p")
     repetition_penalty: float | None = _sampling("repetition_penalty")
+    max_repetitions: int | None = _sampling("max_repetitions")
 
     max_n: int = _limit("max_n", "choices per request")
     max_stops: int = _limit("max_stops", "stops per request", Integer(0, _MOST))

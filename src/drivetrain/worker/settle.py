@@ -16,6 +16,9 @@ NEUTRAL = Sampling()
 _NAMES = tuple(field.name for field in fields(Sampling))
 _asked = attrgetter(*_NAMES)
 
+GUARD = "max_repetitions"
+"""Honoured by the worker, so not a part of how an engine samples."""
+
 Layer = tuple[str, Mapping[str, Any]]
 """The name of a source and what it says."""
 
@@ -48,12 +51,13 @@ class Defaults:
         for name in _NAMES:
             if name in honoured:
                 self._origin[name] = self._find(name)
+        self._guards = GUARD in honoured
         self._resolved = Sampling(**{name: value for name, (_, value) in self._origin.items()})
 
     @property
     def origins(self) -> Mapping[str, tuple[str, Any]]:
         """For each honoured sampling field: who decides it when the request does not, and the value."""
-        return self._origin
+        return {**self._origin, **({GUARD: self._guard} if self._guards else {})}
 
     def resolve(self, request: GenerateRequest) -> Sampling:
         """A request that asks for a temperature above 0 lifts a default `top_k` of 1, which would undo it."""
@@ -74,7 +78,21 @@ class Defaults:
             elif value != default:  # the request asked for something that this would undo
                 origin = "neutral"
             found[name] = (origin, value)
+        if self._guards:
+            asked = request.max_repetitions
+            found[GUARD] = self._guard if asked is None else ("request", asked)
         return found
+
+    def max_repetitions(self, request: GenerateRequest) -> int:
+        """0: a choice may repeat itself."""
+        if request.max_repetitions is not None:
+            return request.max_repetitions
+        return self._guard[1] if self._guards else 0
+
+    @property
+    def _guard(self) -> tuple[str, int]:
+        said = ((source, layer[GUARD]) for source, layer in self._layers if GUARD in layer)
+        return next(said, ("neutral", 0))
 
     def max_tokens(self) -> int | None:
         return self.max_tokens_from()[1]

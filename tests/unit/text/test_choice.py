@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.core.engine import IdLogprobs
-from drivetrain.core.events import Delta
+from drivetrain.core.events import ChoiceFinished, Delta
 from drivetrain.core.results import FinishReason, TokenLogprob
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.choice import ChoiceText, StopRules
@@ -67,6 +67,7 @@ def run(
     sequences_strategy,
     st.integers(0, 4),
     st.booleans(),
+    st.sampled_from([0, 2, 3]),
 )
 def test_any_split_gives_the_same(
     ids: list[int],
@@ -75,8 +76,10 @@ def test_any_split_gives_the_same(
     sequences: list[tuple[int, ...]],
     min_tokens: int,
     include: bool,
+    most: int,
 ) -> None:
     rules = {"strings": stops, "sequences": sequences, "min_tokens": min_tokens, "include_in_text": include}
+    rules["max_repetitions"] = most
     whole, expected = run(ids, (), **rules)  # type: ignore[arg-type]
     split, got = run(ids, cuts, **rules)  # type: ignore[arg-type]
     assert got.text == expected.text
@@ -84,6 +87,35 @@ def test_any_split_gives_the_same(
     assert split.finished == whole.finished
     assert got.logprobs == expected.logprobs
     assert all(delta.text for delta in got.deltas[:-1])
+
+
+PIECE = "".join(map(chr, range(32, 97)))
+"""In which nothing is repeated."""
+
+
+@pytest.mark.parametrize(
+    ("said", "most", "end"),
+    [
+        ("aaaa", 3, 3),
+        ("aaa", 4, None),
+        ("xababab", 3, 7),
+        ("xababa", 3, None),
+        ("abcabcabc", 2, 6),
+        ("aabaab", 2, 2),
+        (PIECE[:64] * 3, 2, 128),
+        (PIECE * 3, 2, None),
+    ],
+)
+def test_a_piece_that_is_repeated_ends_it(said: str, most: int, end: int | None) -> None:
+    """One of up to 64 tokens."""
+    choice, outcome = run([*said.encode()], max_repetitions=most)
+    ended = (FinishReason.LENGTH, None) if end is None else (FinishReason.STOP, "repetition")
+    assert (outcome.text, choice.finished) == (said[:end], ChoiceFinished(0, *ended))
+
+
+def test_a_loop_is_not_noticed_before_the_least_length() -> None:
+    choice, outcome = run([*b"aaaaaaaa"], max_repetitions=2, min_tokens=6)
+    assert (outcome.text, choice.finished) == ("aaaaaa", ChoiceFinished(0, FinishReason.STOP, "repetition"))
 
 
 @given(ids_strategy, st.lists(st.integers(0, 99), max_size=9))

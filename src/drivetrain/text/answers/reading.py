@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from drivetrain.core.answer import AnswerEvent, CallBegun, CallEnded
+from drivetrain.core.answer import AnswerEvent, ArgumentsPiece, CallBegun, CallEnded
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.core.tools import Tool
@@ -60,6 +60,10 @@ class ChoiceReader:
         """Tokens of reasoning, its markers included."""
         self.has_calls = False
         """Whether there is a call without a flaw."""
+        self.may_be_stuck = reading.calls_only
+        """Whether a model that makes one call again and again cannot end by itself."""
+        self._call = self._last_call = ""
+        self._same_calls = 0
         self._text = TextReader(
             bound,
             reading.schemas,
@@ -82,6 +86,11 @@ class ChoiceReader:
     def has_reasoned(self) -> bool:
         """Whether reasoning was opened, in the prompt or since."""
         return self._text.has_reasoned
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the last calls are the same."""
+        return self.may_be_stuck and self._same_calls >= SAME_CALLS
 
     def read(self, base: int, text: str, tokens: Sequence[SpanOfToken]) -> tuple[AnswerEvent, ...]:
         """The text from offset `base` on, and the tokens that end in it. Returns what is now certain."""
@@ -112,11 +121,26 @@ class ChoiceReader:
         return tuple(map(self._known, events))
 
     def _known(self, event: AnswerEvent) -> AnswerEvent:
+        if self.may_be_stuck:
+            self._compare(event)
         if type(event) is CallBegun:
             return replace(event, id=f"call_{secrets.token_hex(12)}")
         if type(event) is CallEnded and event.flaw is None:
             self.has_calls = True
         return event
+
+    def _compare(self, event: AnswerEvent) -> None:
+        if type(event) is CallBegun:
+            self._call = event.name
+        elif type(event) is ArgumentsPiece:
+            self._call += event.text
+        elif type(event) is CallEnded:
+            self._same_calls = self._same_calls + 1 if self._call == self._last_call else 1
+            self._last_call = self._call
+
+
+SAME_CALLS = 3
+"""In a row: then a choice that must be calls ends."""
 
 
 def begun(form: AnswerForm, prompt: Prompt) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from answers_templates import TEMPLATES
-from answers_written import WRITTEN
 
+from answers_written import WRITTEN
 from drivetrain.core.answer import AnswerMessage, ToolCall
 from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.engine import ModelSpec, WeightsFormat
@@ -124,6 +124,34 @@ async def test_reasoning_keeps_to_its_budget(name: str) -> None:
     assert message is not None
     assert message.reasoning == "a l"
     assert result.usage.reasoning_tokens <= 3 + len(opens) + len(closes)
+
+
+@pytest.mark.parametrize("ids_per_step", [1, 3, 500])
+@pytest.mark.parametrize("name", ["qwen3.5", "gemma4"])
+async def test_the_same_call_a_third_time_ends_the_choice(name: str, ids_per_step: int) -> None:
+    """Where the answer must be calls: a model that repeats one would do so until the limit."""
+    row = ROWS[name]
+    calls = [("get-weather", {**ARGUMENTS, "days": days}) for days in (1, 2, 2, 1, 1, 1, 1, 1)]
+    asked = {**REQUIRED, "parallel_tool_calls": True, "max_tokens": 4000}
+    async with says(written(row, WRITTEN[row][1](calls)), name, row, ids_per_step=ids_per_step) as worker:
+        (choice,) = (await worker.generate(**asked)).choices
+        message = await streamed(worker, **asked)
+    assert (choice.finish_reason, choice.matched_stop) == (FinishReason.TOOL_CALLS, "repetition")
+    assert without_ids(choice.message) == without_ids(message)
+    assert [json.loads(call.arguments)["days"] for call in message.tool_calls] == [1, 2, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+async def test_half_a_call_behind_whole_ones_is_not_told(cut: int) -> None:
+    call = WRITTEN["qwen-xml"][1]([("get-weather", ARGUMENTS)])
+    said = written("qwen-xml", f"{call}\n{call}")
+    asked = {**REQUIRED, "parallel_tool_calls": True, "max_tokens": len(said.encode()) - len(call.encode()) + cut}
+    async with says(said, "qwen3.5", "qwen-xml") as worker:
+        (choice,) = (await worker.generate(**asked)).choices
+        message = await streamed(worker, **asked)
+    assert without_ids(choice.message) == without_ids(message)
+    assert (choice.finish_reason, message.content) == (FinishReason.LENGTH, None)
+    assert message.tool_calls[0].flaw is None
 
 
 async def test_reasoning_that_the_prompt_has_begun() -> None:

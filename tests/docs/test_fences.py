@@ -25,6 +25,7 @@ EXCUSED = {
     "an excerpt of the code": 3,
     "installs a compiler": 1,
     "needs Caddy": 1,
+    "needs the agents": 1,
     "needs Codex": 1,
     "needs Docker": 1,
     "needs FastChat or DB-GPT": 2,

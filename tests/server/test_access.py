@@ -50,8 +50,14 @@ def test_no_key_no_way(locked: Served, method: str, path: str) -> None:
     "given", ["Bearer wrong", "Bearer", "Bearer ", KEY, "Basic !!", "Basic " + base64.b64encode(b"u:x").decode(), "x y"]
 )
 def test_wrong_keys(locked: Served, given: str) -> None:
+    """One that is not known is told apart from none."""
     headers = {"authorization": given.encode().decode("latin-1")}
-    assert locked.request("GET", "/v1/models", headers=headers)[0] == 401
+    status, _, data = locked.request("GET", "/v1/models", headers=headers)
+    wrong = given.startswith(("Bearer wrong", "Basic dTp4"))
+    assert (status, json.loads(data)["error"]["message"].partition(":")[0]) == (
+        401,
+        "this API key is not known here" if wrong else "an API key is required",
+    )
 
 
 @pytest.mark.parametrize("key", [KEY, "second"])

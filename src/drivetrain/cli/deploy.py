@@ -11,7 +11,7 @@ from drivetrain.cli.flags import options
 from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_environment
 from drivetrain.cli.flags.server_options import KEY_FILES, add_server_flags, read_server
 from drivetrain.cli.serve.greeting import greet
-from drivetrain.cli.serve.logs import add_log_flags
+from drivetrain.cli.serve.logs import add_log_flags, log_format, log_level
 from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.values import plain
@@ -141,8 +141,8 @@ def run(args: argparse.Namespace) -> int:
     with tracing(args):
         pass  # reports problems with the flags here, and not in every replica
     observability = Observability(
-        log_format=args.log_format,
-        log_level=args.log_level or ("warning" if args.quiet else "info"),
+        log_format=log_format(args),
+        log_level=log_level(args),
         otlp_endpoint=args.otlp_endpoint,
         trace_content=args.trace_content,
         trace_sample=args.trace_sample,

@@ -27,8 +27,20 @@ class CommandParser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, add_help=False, **options
         )
         self._first: Sequence[str] = ()
+        self.passes_on = ""
+        """The name under which what stands behind `--` is kept, for a command that gives it to another program."""
         self.add_argument("-h", "--help", action=_Help, nargs=0, help="show this help, and exit")
         self._all = self.add_argument("--help-all", action=_HelpAll, nargs=0, help=argparse.SUPPRESS)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What is passed on is not looked at."""
+        if not self.passes_on:
+            return super().parse_known_args(args, namespace)
+        given = list(args or ())
+        end = given.index("--") if "--" in given else len(given)
+        found, unknown = super().parse_known_args(given[:end], namespace)
+        setattr(found, self.passes_on, given[end + 1 :])
+        return found, unknown
 
     def show_first(self, *flags: str) -> None:
         """The flags on the first screen, in this order; the positional arguments are always there."""

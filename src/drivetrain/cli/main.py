@@ -14,8 +14,7 @@ from drivetrain.cli.help import CommandParser, overview
 from drivetrain.cli.terminal.boundary import guarded
 
 _DESCRIPTION = "A model worker for language models: one strict contract, every engine."
-_ENDING = """MODEL is a short name (smollm2-135m), a folder, a .gguf file, a Hugging Face id
-(org/name or org/name:Q4_K_M), a URL, or fake, which has no weights. Begin with
+_ENDING = """MODEL: a short name, a folder, a .gguf file, org/name[:Q4_K_M], a URL, or fake.
   drivetrain run smollm2-135m            drivetrain COMMAND --help
 """
 
@@ -28,6 +27,31 @@ _OTHER_NAMES = {
     "status": "ps",
 }
 """What other programs call our commands."""
+
+_OTHER_FLAGS = {
+    "--alias": "--name",
+    "--api-key": "--api-key-file",
+    "--batch-size": "--max-batch",
+    "--ctx-size": "--context-length",
+    "--html": "--report",
+    "--max-model-len": "--context-length",
+    "--max-new-tokens": "--max-tokens",
+    "--max-num-seqs": "--max-batch",
+    "--n-gpu-layers": "--gpu-layers",
+    "--n-predict": "--max-tokens",
+    "--parallel": "--slots",
+    "--quantization": "--quantize",
+    "--repeat-penalty": "--repetition-penalty",
+    "--served-model-name": "--name",
+    "--temp": "--temperature",
+    "--timeout": "--timeout-s",
+    "-c": "--context-length",
+    "-n": "--max-tokens",
+    "-ngl": "--gpu-layers",
+    "-np": "--slots",
+    "-t": "--threads",
+}
+"""What other programs call our options."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,12 +99,13 @@ def _parsers() -> tuple[_Program, dict[str, CommandParser]]:
     from drivetrain.cli.diff import command as diff
     from drivetrain.cli.doctor import command as doctor
     from drivetrain.cli.inspect import command as inspect
+    from drivetrain.cli.launch import command as launch
     from drivetrain.cli.replay import command as replay
     from drivetrain.cli.serve import command as serve
 
     groups: dict[str, tuple[Any, ...]] = {
         "Talk": (run_command, chat, generate, embed),
-        "Serve": (serve, deploy, ps),
+        "Serve": (serve, launch, deploy, ps),
         "Models": (models, inspect),
         "Examine": (doctor, bench, diff, replay, conform),
     }
@@ -114,7 +139,10 @@ def _check_command(arguments: Sequence[str], parser: _Program, commands: Mapping
 
 def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
     known = [option for action in parser._actions for option in action.option_strings]
-    close = difflib.get_close_matches(argument.partition("=")[0], known, 1)
+    flag = argument.partition("=")[0]
+    if (ours := _OTHER_FLAGS.get(flag)) in known:
+        return f"unknown option {flag}; here it is {ours}"
+    close = difflib.get_close_matches(flag, known, 1)
     hint = f"; did you mean {close[0]}?" if close else ""
     what = "unknown option" if argument.startswith("-") else "unexpected argument"
     return f"{what} {argument.partition('=')[0]}{hint}"

@@ -88,6 +88,8 @@ def run_remove(args: argparse.Namespace) -> int:
     from drivetrain.store.store import Store
 
     store = Store()
+    for name in args.names:
+        store.folder_of(name)  # what cannot be deleted is told before anything is asked or done
     if not args.yes:
         if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidSetting("rm asks before it deletes, but there is no terminal to ask at: pass --yes")

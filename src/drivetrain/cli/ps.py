@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.doctor.command import add_access
 from drivetrain.cli.flags import options
-from drivetrain.cli.flags.server_options import read_server
+from drivetrain.cli.flags.server_options import own_url
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
@@ -62,21 +62,13 @@ def _report(args: argparse.Namespace) -> ServerReport:
     from drivetrain.tools.doctor.gather import gather
 
     options.check_range(args, "timeout", 0.1, 3600, " seconds")
-    given, args.url = args.url, args.url or _own_url()
+    given, args.url = args.url, args.url or own_url()
     server = reader(args)
     try:
         return gather(run_cancellable(server.read))
     except InvalidSetting as exc:  # the URL is fine, or it would have been refused above
         hint = "; give the URL of a server, or start one: drivetrain serve MODEL" if given is None else ""
         raise DrivetrainError(exc.message + hint) from exc
-
-
-def _own_url() -> str:
-    """Where `drivetrain serve` listens without flags."""
-    from drivetrain.http.address import url_of_listener
-
-    stated = read_server(argparse.Namespace(config=None))
-    return url_of_listener(stated.value("host"), stated.value("port"))
 
 
 def _lines(report: ServerReport) -> list[str]:

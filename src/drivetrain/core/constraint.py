@@ -64,7 +64,7 @@ class ConstraintOf(Kind):
 
 
 class Constraints(Kind):
-    """A `Constraint`, or a map with one entry: the form and what it takes."""
+    """A `Constraint`, a map with one entry: the form and what it takes, or a class of pydantic, whose schema counts."""
 
     takes = f"a map with one of {', '.join(ConstraintForm)}"
 
@@ -72,6 +72,8 @@ class Constraints(Kind):
         if isinstance(value, Constraint):
             check_text(name, value.source)
             return value
+        if isinstance(value, type) and hasattr(value, "model_json_schema"):
+            return constraint(ConstraintForm.JSON_SCHEMA, value, name=name)
         if not isinstance(value, Mapping) or len(value) != 1 or (form := next(iter(value))) not in set(ConstraintForm):
             raise self.refuse(name, value)
         return constraint(ConstraintForm(form), value[form], name=name)
@@ -100,8 +102,10 @@ def constraint(form: ConstraintForm, value: Any, *, name: str) -> Constraint:
 
 
 def schema_source(value: Any, name: str, takes: str) -> str:
-    """A schema as JSON text, which it may be given as too, as some APIs have it."""
+    """A schema as JSON text, which it may be given as too, as some APIs have it, or as a class of pydantic."""
     fault = ""
+    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        value = value.model_json_schema()
     try:
         schema = json.loads(value) if isinstance(value, str) else value
         if isinstance(schema, (Mapping, bool)):

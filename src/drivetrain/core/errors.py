@@ -29,6 +29,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from drivetrain.core.extras import install_command
+
 if TYPE_CHECKING:
     from drivetrain.core.results import Partial
 
@@ -127,7 +129,7 @@ class MissingExtra(LoadFailed):
     code = "missing_extra"
 
     def __init__(self, what: str, *, extra: str) -> None:
-        super().__init__(f"{what} needs a package that is not installed; run: pip install 'drivetrain[{extra}]'")
+        super().__init__(f"{what} needs a package that is not installed; run: {install_command(extra)}")
         self.extra = extra
 
 

@@ -46,8 +46,8 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """`matched_stop` is the stop string, token id or id sequence that ended it; `repetition` for a loop or the same call
-    again and again; None for EOS and length.
+    """`matched_stop` is the stop string, token id or id sequence that ended it; `repetition` if the choice said the
+    same again and again; None for EOS and length.
     """
 
     index: int

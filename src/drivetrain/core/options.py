@@ -40,7 +40,7 @@ class GenerateOptions(TypedDict, total=False):
     max_repetitions: int | None
     ignore_eos: bool | None
     include_stop_str_in_output: bool | None
-    constraint: Constraint | Mapping[str, Any] | None
+    constraint: Constraint | Mapping[str, Any] | type[Any] | None
     tools: Sequence[Tool | Mapping[str, Any]] | None
     tool_choice: ToolChoice | str | Mapping[str, Any] | None
     parallel_tool_calls: bool | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from drivetrain.core.answer import AnswerMessage
+from drivetrain.core.answer import AnswerMessage, ToolCall
 from drivetrain.core.receipt import Receipt
 
 
@@ -162,6 +162,22 @@ class Choice:
     matched_stop: MatchedStop | None = None
     message: AnswerMessage | None = None
 
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Those that the answer to a chat makes."""
+        return self.message.tool_calls if self.message is not None else ()
+
+    def __str__(self) -> str:
+        """Short enough for a screen."""
+        said = self.text if self.message is None else self.message.content or ""
+        shown = said if len(said) <= SHOWN_CHARS else f"{said[:SHOWN_CHARS]}… ({len(said):,} characters)"
+        calls = [f"{call.name}({call.arguments[:SHOWN_CHARS]})" for call in self.tool_calls[:SHOWN_PARTS]]
+        return "\n".join(filter(None, (f"[{self.index}] {self.finish_reason or 'not finished'}", shown, *calls)))
+
+
+SHOWN_CHARS, SHOWN_PARTS = 800, 5
+"""What `print` shows of an answer's text, and how many choices and calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class Partial:
@@ -186,6 +202,14 @@ class Result:
     @property
     def text(self) -> str:
         return self.choices[0].text
+
+    def __str__(self) -> str:
+        """Short enough for a screen; `repr` has all."""
+        used = f"{self.usage.prompt_tokens:,} + {self.usage.completion_tokens:,} tokens"
+        more = len(self.choices) - SHOWN_PARTS
+        rest = [f"and {more} more choices"] if more > 0 else []
+        head = f"{self.model}: {used} in {self.metrics.total_s:.2f} s"
+        return "\n".join([head, *map(str, self.choices[:SHOWN_PARTS]), *rest])
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,9 +133,10 @@ class Guard:
             if key_hash is None and (scope["path"] in OPEN_PATHS or _is_page(scope)):
                 return None
             if key_hash is None:
+                wrong = "this API key is not an admin key" if is_admin else "this API key is not known here"
                 return refusal(
                     401,
-                    "an API key is required: send the header authorization: Bearer KEY, or x-api-key: KEY",
+                    wrong if _sent_keys(headers) else _KEY_REQUIRED,
                     kind="authentication_error",
                     code="invalid_api_key",
                     headers={"www-authenticate": _challenge(headers)},
@@ -230,11 +231,19 @@ def _connection(scope: Scope) -> str:
     return f"{host}:{port}"
 
 
+_KEY_REQUIRED = "an API key is required: send the header authorization: Bearer KEY, or x-api-key: KEY"
+
+
+def _sent_keys(headers: Headers) -> list[bytes]:
+    """API clients send theirs as Bearer or, for Anthropic's API, in a header of its own; browsers as the password of
+    Basic."""
+    sent = (_sent_key(headers.get("authorization", "")), headers.get("x-api-key", "").strip().encode("latin-1"))
+    return [key for key in sent if key]
+
+
 def _known_key(headers: Headers, keys: Sequence[bytes]) -> bytes | None:
-    """The hash of a valid key. API clients send it as Bearer or, for Anthropic's API, in a header of its own; browsers
-    as the password of Basic. Clients may send both of the first two; one valid key is enough."""
-    sent = [_sent_key(headers.get("authorization", "")), headers.get("x-api-key", "").strip().encode("latin-1")]
-    digests = [hashlib.sha256(key).digest() for key in sent if key]
+    """The hash of a valid key. Clients may send two; one valid key is enough."""
+    digests = [hashlib.sha256(key).digest() for key in _sent_keys(headers)]
     valid = [digest for digest in digests if sum(hmac.compare_digest(digest, known) for known in keys) > 0]
     return valid[0] if valid else None
 

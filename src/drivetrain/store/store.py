@@ -101,11 +101,8 @@ class Store:
             found = [self._describe(folder) for folder in self.layout.model_folders()]
         return sorted(found, key=lambda model: model.name)
 
-    def remove(self, name: str) -> int:
-        """Delete a pulled model and what was derived from it; returns the bytes freed. Raises `ModelNotFound`.
-
-        Only the names that `list` shows are accepted, so no name can lead out of the store.
-        """
+    def folder_of(self, name: str) -> Path:
+        """Of a pulled model. Raises `ModelNotFound`."""
         with disk_errors("read the model store"):
             folders = self._folders()
         if name not in folders:
@@ -113,7 +110,14 @@ class Store:
                 "drivetrain list shows what is there" if folders else "the store is empty"
             )
             raise ModelNotFound(f"no stored model is called {quoted(name)}; {hint}")
-        folder = folders[name]
+        return folders[name]
+
+    def remove(self, name: str) -> int:
+        """Delete a pulled model and what was derived from it; returns the bytes freed. Raises `ModelNotFound`.
+
+        Only the names that `list` shows are accepted, so no name can lead out of the store.
+        """
+        folder = self.folder_of(name)
         with disk_errors(f"remove {name}"), self._locked(folder.name, name, no_progress):
             freed = 0
             with suppress(BadManifest):

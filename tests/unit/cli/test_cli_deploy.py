@@ -19,7 +19,7 @@ def test_without_ray_it_says_what_to_install(
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else found(name, *rest))
     assert main(["deploy", "smollm2-135m"]) != 0
-    assert "drivetrain[ray]" in capsys.readouterr().err
+    assert "'.[ray]'" in capsys.readouterr().err
 
 
 def test_the_settings_are_looked_at_first(capsys: pytest.CaptureFixture[str]) -> None:

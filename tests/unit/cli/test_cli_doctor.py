@@ -45,7 +45,7 @@ def test_without_extras_it_says_what_to_install(
     monkeypatch.setattr(distributions, "installed_version", lambda n: None if n in {"torch", "gguf"} else real(n))
     outcome = run_here(capsys, "doctor")
     assert outcome.code == 0
-    wanted = "transformers  not installed (torch, gguf missing); run: pip install 'drivetrain[transformers]'"
+    wanted = "transformers  not installed (torch, gguf missing); run: pip install '.[transformers]'"
     assert wanted in outcome.out.replace("gguf, torch", "torch, gguf")
     assert "torch  not installed" in outcome.out
 

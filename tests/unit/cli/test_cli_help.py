@@ -15,8 +15,8 @@ from drivetrain.cli import main
 from drivetrain.cli.help import SCREEN_COLUMNS, SCREEN_LINES
 
 COMMANDS = (
-    "run", "chat", "generate", "embed", "serve", "deploy", "ps", "pull", "list", "rm", "inspect", "doctor", "bench",
-    "diff", "replay", "conform",
+    "run", "chat", "generate", "embed", "serve", "launch", "deploy", "ps", "pull", "list", "rm", "inspect", "doctor",
+    "bench", "diff", "replay", "conform",
 )  # fmt: skip
 OTHER_NAMES = {"ls": "list", "show": "inspect"}
 HEAVY = ("torch", "transformers", "numpy", "jinja2", "PIL", "asyncio", "huggingface_hub", "http", "ssl", "readline")
@@ -116,6 +116,11 @@ def test_python_m_drivetrain() -> None:
         (["x" * 10_000], "there is no command 'xxx"),
         (["run"], "MODEL"),
         (["run", "fake", "x", "--max-token", "3"], "unknown option --max-token; did you mean --max-tokens?"),
+        (["serve", "fake", "-c", "4096"], "unknown option -c; here it is --context-length"),
+        (["serve", "fake", "--max-model-len=4096"], "unknown option --max-model-len; here it is --context-length"),
+        (["run", "fake", "x", "-ngl", "9"], "unknown option -ngl; here it is --gpu-layers"),
+        (["serve", "fake", "--served-model-name", "x"], "here it is --name"),
+        (["bench", "fake", "--html", "x"], "here it is --report"),
         (["serve", "fake", "--prot", "1"], "did you mean --port?"),
         (["generate"], "MODEL"),
         (["generate", "fake", "--message", "x", "--temprature", "0"], "did you mean --temperature?"),

@@ -15,7 +15,7 @@ from cli_rigs import run_here, without_settings
 from drivetrain import assembly
 from drivetrain.cli.terminal.values import plain
 
-EXTRA = "pip install 'drivetrain[native]'"
+EXTRA = "pip install '.[native]'"
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{{ '<|im_start|>assistant\n' }}"
@@ -207,7 +207,7 @@ def test_a_gguf_file_without_the_library(capsys: pytest.CaptureFixture[str], bar
     named = run_here(capsys, *by_transformers, "--family", "chatml", "--json").json
     assert named["tool_form_why"].startswith("the prompt form chatml cannot write tools")
     assert unread in found["family_why"]
-    assert found["missing"][0].endswith("pip install 'drivetrain[transformers]'")
+    assert found["missing"][0].endswith("pip install '.[transformers]'")
     assert "not known before loading" in run_here(capsys, *by_transformers).out
     assert "holds no vocabulary" in run_here(capsys, "inspect", str(file)).err
 

@@ -96,6 +96,14 @@ def test_rm_asks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
         assert len(run_here(capsys, "list", "--json").json) == left
 
 
+def test_rm_looks_before_it_asks_or_deletes(capsys: pytest.CaptureFixture[str], toy: str) -> None:
+    run_here(capsys, "pull", toy)
+    for arguments in (["rm", "other"], ["rm", "--yes", toy, "other"]):
+        outcome = run_here(capsys, *arguments)
+        assert (outcome.code, "no stored model is called 'other'" in outcome.error) == (1, True)
+    assert len(run_here(capsys, "list", "--json").json) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

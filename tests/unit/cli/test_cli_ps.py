@@ -9,7 +9,7 @@ import pytest
 from cli_odd_servers import behaving, giving, silent
 from cli_rigs import run_here, without_settings
 
-from drivetrain.cli import ps
+from drivetrain.cli.flags.server_options import own_url
 from drivetrain.scale.fleet.policy import FleetLimits
 from server.fleet_serving import fake_offer, serving_fleet
 from server.serving import fake, serving
@@ -95,7 +95,7 @@ def test_where_no_server_is(capsys: Capture, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_server_is_the_one_that_serve_starts(monkeypatch: pytest.MonkeyPatch, host: str, url: str) -> None:
     if host:
         monkeypatch.setenv("DRIVETRAIN_HOST", host)
-    assert ps._own_url() == url
+    assert own_url() == url
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_real_gguf_file_without_the_library(
     monkeypatch.setattr("drivetrain.engines.llamacpp.describe.find_spec", lambda name: None)
     found = run_here(capsys, "inspect", smollm2, "--json").json
     assert (found["engine"], found["engine_ready"], found["family"]) == ("llamacpp", False, "template")
-    assert found["install"] == "pip install 'drivetrain[llamacpp]'"
+    assert found["install"] == "pip install '.[llamacpp]'"
     assert found["install"] in found["missing"][0]
     assert found["prompt"]["token_ids"] is None
     assert found["prompt"]["text"].endswith("<|im_start|>assistant\n")

@@ -45,7 +45,7 @@ TAKEN: dict[type[Kind], str] = {
     Boolean: "bool",
     CountOrBoolean: "int | bool",
     Ids: "Sequence[int]",
-    Constraints: "Constraint | Mapping[str, Any]",
+    Constraints: "Constraint | Mapping[str, Any] | type[Any]",
     Tools: "Sequence[Tool | Mapping[str, Any]]",
     ToolChoices: "ToolChoice | str | Mapping[str, Any]",
     JsonObject: "Mapping[str, Any]",

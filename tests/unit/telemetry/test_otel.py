@@ -318,4 +318,4 @@ def test_without_the_sdk_the_remedy_is_told() -> None:
         "except MissingExtra as exc:\n    print(exc)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'drivetrain[otel]'" in done.stdout
+    assert "pip install '.[otel]'" in done.stdout

@@ -39,13 +39,14 @@ def run(args: argparse.Namespace) -> int:
 def reader(args: argparse.Namespace) -> ServerReader:
     """Of the server at `args.url`. Raises `InvalidSetting`."""
     address = Address.parse(args.url, param="url", key_goes="with --api-key-file")
-    key = _key(args)
+    key = access_key(args)
     admin_file = getattr(args, "admin_key_file", None)
     admin_key = _key_in(admin_file, "--admin-key-file") if admin_file else key
     return ServerReader(address, key, admin_key, args.timeout)
 
 
-def _key(args: argparse.Namespace) -> Key:
+def access_key(args: argparse.Namespace) -> Key:
+    """As the flags say, or the environment."""
     if args.api_key_file is not None:
         return _key_in(args.api_key_file, "--api-key-file")
     return Key(sendable(*key_in_environment(args.api_key_env)))

@@ -125,3 +125,11 @@ def serve_table(args: argparse.Namespace, environment: Mapping[str, str] | None 
             hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(sorted(known))}"
             raise InvalidSetting(f"there is no {name} under [serve]; {hint}", param=name)
     return table
+
+
+def own_url() -> str:
+    """Where `drivetrain serve` listens without flags."""
+    from drivetrain.http.address import url_of_listener
+
+    stated = read_server(argparse.Namespace(config=None))
+    return url_of_listener(stated.value("host"), stated.value("port"))

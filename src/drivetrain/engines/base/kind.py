@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import MissingExtra
+from drivetrain.core.extras import install_command
 from drivetrain.core.settings import Setting
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class EngineKind:
 
     @property
     def install(self) -> str:
-        return f"pip install 'drivetrain[{self.name}]'"
+        return install_command(self.name)
 
     def make(self) -> Engine:
         return self.enter().make()

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from drivetrain.core.engine import Description, ModelSpec, Progress
 from drivetrain.core.errors import MissingExtra
+from drivetrain.core.extras import install_command
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.child.process import ServerProcess
 from drivetrain.engines.llamacpp.loading import GgufModel, open_model
@@ -27,7 +28,7 @@ def of_file(spec: ModelSpec, progress: Progress) -> Description:
         context_length=model.options.context_length,
         eos_ids=model.vocabulary.eos_ids,
         default_sampling=stated_sampling(model.metadata),
-        missing=() if installed else ("token ids need llama.cpp: pip install 'drivetrain[llamacpp]'",),
+        missing=() if installed else (f"token ids need llama.cpp: {install_command('llamacpp')}",),
     )
 
 

@@ -101,6 +101,14 @@ export const GROUPS = [
         neutral: 0,
         help: "Makes tokens less likely each time they are used.",
       },
+      {
+        name: "max_repetitions",
+        label: "End loops after",
+        min: 0,
+        integer: true,
+        neutral: "off",
+        help: "Ends an answer that has said the same this many times in a row, at least 2; 0 is off.",
+      },
     ],
   },
   {

@@ -1,9 +1,9 @@
 // Presets: a system prompt and the values of the settings, kept under a name in this browser.
 
 import { byId, h, icon, toast } from "./elements.js";
-import { loadPresets, savePresets } from "./store.js";
+import { loadPresets, OWN_VALUES, savePresets } from "./store.js";
 
-const NONE = { name: "", system: "", values: {} };
+const NONE = { name: "", system: "", values: OWN_VALUES };
 const MAX_NAME_CHARS = 60;
 
 /**

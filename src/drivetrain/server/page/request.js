@@ -5,7 +5,7 @@ import { quotedFile } from "./files.js";
 import { canLogprobs, limit } from "./model.js";
 
 /** Fields that the `openai` client does not know: they go into `extra_body`. */
-const EXTRA = new Set(["top_k", "min_p", "repetition_penalty", "min_tokens", "return_token_ids"]);
+const EXTRA = new Set(["top_k", "min_p", "repetition_penalty", "max_repetitions", "min_tokens", "return_token_ids"]);
 const ALTERNATIVES = 5;
 
 /** The body of POST /v1/chat/completions for these messages of a conversation. */

@@ -29,7 +29,7 @@ export class SettingsPanel {
     );
   }
 
-  /** A preset replaces the system prompt and all values; none puts back the model's own. */
+  /** A preset replaces the system prompt and all values; none puts back the model's own, and an end to loops. */
   use({ name, system, values }) {
     this.settings.preset = name;
     this.settings.values = structuredClone(values);

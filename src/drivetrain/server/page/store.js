@@ -56,7 +56,10 @@ export const setCurrentId = (id) => write(`${PREFIX}current`, id);
 export const loadDraft = (key) => String(read(DRAFT + key) ?? "");
 export const saveDraft = (key, text) => (text ? write(DRAFT + key, text) : remove(DRAFT + key));
 
-export const loadSettings = () => ({ values: {}, tokens: true, inspector: true, unfolded: [], preset: "", ...read(`${PREFIX}settings`) });
+/** What a new chat asks for beside the model's own values: nobody watches a loop to its end. */
+export const OWN_VALUES = { max_repetitions: 40 };
+
+export const loadSettings = () => ({ values: { ...OWN_VALUES }, tokens: true, inspector: true, unfolded: [], preset: "", ...read(`${PREFIX}settings`) });
 export const saveSettings = (settings) => write(`${PREFIX}settings`, settings);
 
 /** A list of `{ name, system, values }`. */

@@ -1,0 +1,1 @@
+"""`drivetrain launch`: coding agents, set up for a model of ours."""

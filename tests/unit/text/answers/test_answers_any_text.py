@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from answers_templates import TEMPLATES
-from answers_written import WRITTEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_answers_forms import joined
 
+from answers_written import WRITTEN
 from drivetrain.core.answer import ExtraField
 from drivetrain.text.answers import FORMS, AnswerParser, parse_answer
 

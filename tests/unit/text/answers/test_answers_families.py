@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from answers_written import WRITTEN
 from test_answers_forms import CASES, joined, said
 from test_answers_forms import read as read_text
 from test_answers_ids import SPECIALS, Vocabulary
 from test_answers_ids import read as read_ids
 
+from answers_written import WRITTEN
 from drivetrain.core.answer import AnswerMessage
 from drivetrain.text.answers import AnswerParser, parse_answer
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from answers_written import WRITTEN, Calls
 
 import drivetrain
+from answers_written import WRITTEN, Calls
 from drivetrain.core.answer import (
     AnswerEvent,
     AnswerMessage,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 from answers_templates import ANSWERS, TEMPLATES
-from answers_written import WRITTEN
 
+from answers_written import WRITTEN
 from drivetrain.core.answer import AnswerMessage, Flaw
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tokenizer import Detokenizer

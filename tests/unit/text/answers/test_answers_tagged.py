@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from answers_written import WRITTEN
 from test_answers_any_text import lines_run
 from test_answers_forms import joined
 
+from answers_written import WRITTEN
 from drivetrain.core.answer import AnswerMessage, Flaw
 from drivetrain.text.answers import AnswerParser, parse_answer
 

@@ -106,7 +106,8 @@ async def test_a_loop_ends_where_the_request_says(worker: EngineWorker, free: Ch
     """One token, and, where it comes to one, a longer piece: always at the same place."""
     if not await honours(worker, "max_repetitions"):
         return
-    assert (await said(worker, max_repetitions=0)).token_ids == free.token_ids
+    for never in (0, 1):
+        assert (await said(worker, max_repetitions=never)).token_ids == free.token_ids
     for most in (2, 3, 20):
         choice = await said(worker, max_repetitions=most)
         end = next((i for i in range(1, 41) if is_loop(free.token_ids[:i], most)), None)
@@ -118,9 +119,6 @@ async def test_a_loop_ends_where_the_request_says(worker: EngineWorker, free: Ch
     if "logit_bias" in worker.capabilities.parameters:
         choice = await said(worker, max_repetitions=5, logit_bias={free.token_ids[0]: 100.0})
         assert choice.token_ids == free.token_ids[:1] * 5
-    with pytest.raises(InvalidRequest) as caught:
-        await said(worker, max_repetitions=1)
-    assert caught.value.param == "max_repetitions"
 
 
 def is_loop(ids: tuple[int, ...], most: int) -> bool:

@@ -188,7 +188,7 @@ def patched(arguments: str) -> str:
 def inputs(sent: list[tuple[str, dict[str, Any]]]) -> tuple[list[str], str]:
     """The pieces, and the whole as it is told behind them."""
     (done,) = (data["input"] for name, data in sent if name == "response.custom_tool_call_input.done")
-    assert [item["input"] for item in sent[-1][1]["response"]["output"]] == [done]
+    assert sent[-1][1]["response"]["output"][0]["input"] == done
     return [data["delta"] for name, data in sent if name == "response.custom_tool_call_input.delta"], done
 
 
@@ -220,15 +220,18 @@ def test_a_tool_that_is_given_a_text() -> None:
         ('{ "input" :"a", "more": 1}', "a"),
         ('{"patch": 1}', '{"patch": 1}'),
         ("{}", "{}"),
+        ('{"input": "a\nb"}', "a"),
+        ("{" + " " * 300 + '"input": "a"}', "{" + " " * 300 + '"input": "a"}'),
     ],
 )
 def test_what_a_tool_is_given_streams(arguments: str, text: str, ids_per_step: int) -> None:
     """Whatever the model wrote, where nothing holds it to the tool's format."""
     engine = fake(text=patched(arguments), ids_per_step=ids_per_step, unsupported=frozenset({"constraint"}))
     with serving(engine) as served:
-        (item,) = ask(served, tools=[FREE]).output
+        item = ask(served, tools=[FREE]).output[0]
         pieces, done = inputs(streamed(served, tools=[FREE]))
     assert item.input == "".join(pieces) == done == text
+    assert (item.status == "completed") == (arguments.endswith("}") and "\nb" not in arguments)
     assert len(pieces) == 1 or ids_per_step < 500
 
 
@@ -423,6 +426,10 @@ _CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"
         ({"tools": [{**PATCH, "format": {"type": "gbnf"}}]}, "tools[0].format.type"),
         ({"tools": [{**PATCH, "format": {"type": "grammar", "definition": "a"}}]}, "tools[0].format.syntax"),
         ({"tools": [{**PATCH, "format": {"type": "grammar", "syntax": "regex"}}]}, "tools[0].format.definition"),
+        (
+            {"tools": [{**PATCH, "format": {"type": "grammar", "syntax": "regex", "definition": "a)|(b"}}]},
+            "tools[0].format.definition",
+        ),
         (
             {"tools": [{**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "start: start"}}]},
             "tools[0].format.definition",

@@ -151,7 +151,8 @@ async def test_what_the_catalogue_recommends_goes_to_the_worker(
     settings = Settings(**stated)
     spec = assembly.spec_of(found, settings, Store(tmp_path / "store"))
     async with assembly.Worker(FakeEngine(), spec, settings) as worker:
-        assert worker.metadata.sampling == {"temperature": origin}  # all that the fake honours
+        neutral = {"max_repetitions": ("neutral", 0)}
+        assert worker.metadata.sampling == {"temperature": origin, **neutral}  # all that is honoured with the fake
 
 
 def test_settings_that_only_one_engine_has_go_with_it(tmp_path: Path) -> None:

@@ -188,8 +188,6 @@ def _check_combinations(request: GenerateRequest) -> None:
     check_call_ids(request.messages or ())
     if request.max_tokens == 0 and not request.echo:
         raise InvalidRequest("max_tokens is 0; that makes sense only with echo", param="max_tokens")
-    if request.max_repetitions == 1:
-        raise InvalidRequest("max_repetitions is 1, which every token is; give at least 2", param="max_repetitions")
     if request.echo and request.messages is not None:
         raise InvalidRequest("echo works with prompt, not with messages", param="echo")
     if request.echo and request.has_images:

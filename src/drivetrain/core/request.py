@@ -137,7 +137,7 @@ class GenerateRequest:
     max_repetitions: int | None = parameter(
         _TOKENS,
         Integer(),
-        "end a choice once the same 1 to 64 tokens have come this many times in a row; 0 turns it off",
+        "end a choice once the same 1 to 64 tokens have come this many times in a row; below 2, never",
         neutral=0,
     )
     ignore_eos: bool | None = parameter(_ENGINE, Boolean(), "ignore the model's own end tokens", neutral=False)

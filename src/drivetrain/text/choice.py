@@ -122,7 +122,7 @@ class ChoiceText:
         self._text_state = self._id_state = StopMatcher.ROOT
         self._matcher = matcher
         self._reader = reader
-        self._loops = Loops(rules.max_repetitions) if rules.max_repetitions else None
+        self._loops = Loops(rules.max_repetitions) if rules.max_repetitions > 1 else None
         watched = rules.sequences is not None or self._loops is not None
         self._plain = not logprobs and not watched and matcher is None and reader is None
 

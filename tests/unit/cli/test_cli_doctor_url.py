@@ -177,7 +177,7 @@ def test_a_model_that_fails_and_one_that_is_not_loaded(capsys: Capture, keys: Ca
         wrong = run_here(capsys, "doctor", base, "--api-key-file", keys(KEY), "--admin-key-file", keys("nimda"))
     assert (plain.code, outcome.code, wrong.code) == (1, 1, 1)
     assert "! bad: The model could not be loaded." in plain.out
-    assert "- /admin/models could not be read: status 401: an API key is required" in plain.out
+    assert "- /admin/models could not be read: status 401: this API key is not an admin key" in plain.out
     assert "→ pass a key from the server's own admin key file" in plain.out
     assert "later  unloaded\n" in plain.out
     assert "! /admin/models could not be read" in wrong.out

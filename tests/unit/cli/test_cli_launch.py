@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +76,43 @@ def test_an_agent_is_given_the_address_the_key_and_the_model(
 
 
 def test_what_is_printed_runs_it_too(capsys: Capture, told: Path, tmp_path: Path) -> None:
-    with serving(fake()) as served:
+    """The key is named by where it comes from."""
+    keys = tmp_path / "the keys"
+    keys.write_text("# mine\nour-key\n")
+    with serving(fake(), api_keys=("our-key",)) as served:
         for name in CLIENTS:
-            printed = run_here(capsys, "launch", name, "--url", served.base, "--print", "--", "it's")
+            access = ("--url", served.base, "--api-key-file", str(keys))
+            printed = run_here(capsys, "launch", name, *access, "--print", "--", "it's")
             assert printed.code == 0
+            assert "our-key" not in printed.out
             assert not told.exists()
             subprocess.run(["sh", "-ec", printed.out], cwd=tmp_path, check=True)
-            assert heard(told)["argv"][-1] == "it's"
+            given = heard(told)
+            assert given["argv"][-1] == "it's"
+            assert "our-key" in json.dumps([given["env"], given.get("config")])
             told.unlink()
+
+
+def test_nothing_is_started_to_be_printed(capsys: Capture, told: Path) -> None:
+    printed = run_here(capsys, "launch", "claude", "a b", "--print")
+    assert printed.code == 0
+    start, _, *lines = printed.out.splitlines()
+    assert start == "drivetrain serve 'a b' --context-length 32768 --max-repetitions 40"
+    assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8000" in lines
+    assert lines[-1] == "claude"
+
+
+def test_a_key_of_somebody_else_is_not_sent_to_our_server(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, told: Path
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK"):
+        monkeypatch.setenv(name, "theirs")
+    with serving(fake(context_length=200_000)) as served:
+        assert run_here(capsys, "launch", "claude", "--url", served.base).code == 0
+        assert not {"ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK"} & set(heard(told)["env"])
+        for flag in ("--engine", "--context-length"):
+            refused = run_here(capsys, "launch", "claude", "--url", served.base, flag, "9")
+            assert (refused.code, f"{flag} is for a server that is started" in refused.err) == (2, True)
 
 
 def test_a_server_is_started_and_ends_with_the_agent(capsys: Capture, told: Path) -> None:
@@ -125,6 +154,7 @@ def test_a_model_that_is_not_fit_is_told(capsys: Capture, told: Path) -> None:
         outcome = run_here(capsys, "launch", "claude", "--url", served.base)
         assert outcome.code == 1
         assert "fake has a context of 4,096 tokens; a first turn of Claude Code needs 32,768" in outcome.err
+        assert "start its server with --context-length 32768" in outcome.err
         assert not told.exists()
         forced = run_here(capsys, "launch", "claude", "--url", served.base, "--force")
         assert (forced.code, "note: fake has a context of 4,096" in forced.err) == (0, True)
@@ -132,11 +162,13 @@ def test_a_model_that_is_not_fit_is_told(capsys: Capture, told: Path) -> None:
 
 
 def test_of_several_models_one_is_named(capsys: Capture, told: Path) -> None:
-    with serving_fleet(fake_offer("one"), fake_offer("two")) as fleet:
+    with serving_fleet(fake_offer("one", aliases=("first",)), fake_offer("two")) as fleet:
         for name in ("one", "two"):
             fleet.said(name, max_tokens=1)
         url = f"http://127.0.0.1:{fleet.port}"
         unnamed = run_here(capsys, "launch", "claude", "--url", url, "--force")
+        assert run_here(capsys, "launch", "claude", "first", "--url", url, "--force").code == 0
+        assert heard(told)["env"]["ANTHROPIC_MODEL"] == "first"
         named = run_here(capsys, "launch", "claude", "two", "--url", url, "--force")
     assert (unnamed.code, "has several models: name one; there are one, two" in unnamed.err) == (1, True)
     assert (named.code, heard(told)["env"]["ANTHROPIC_MODEL"]) == (0, "two")
@@ -149,19 +181,25 @@ def test_a_program_that_is_not_installed(capsys: Capture, monkeypatch: pytest.Mo
     assert "opencode is not installed; run: npm install -g opencode-ai" in outcome.err
 
 
-def test_ctrl_c_is_the_agent_s(told: Path, tmp_path: Path) -> None:
-    """The agent takes it as it likes; the command waits, and the server goes on until then."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_signals(told: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C is the agent's, which takes it as it likes. A closed terminal and SIGTERM end it, and the server."""
     waiting = tmp_path / "bin" / "claude"
     waiting.write_text(
-        f"#!{sys.executable}\nimport os, pathlib, time\npathlib.Path(os.environ['TOLD']).write_text('up')\n"
+        f"#!{sys.executable}\nimport os, pathlib, time\n"
+        "pathlib.Path(os.environ['TOLD']).write_text(os.environ['ANTHROPIC_BASE_URL'])\n"
         "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    raise SystemExit(5)\n"
     )
     command = [sys.executable, "-m", "drivetrain", "launch", "claude", "fake", "--force"]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
-    while not told.exists():
+    while not told.exists() or not told.read_text():
         assert process.poll() is None
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
+    if number is signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 5, error
-    assert shutil.which("claude") == str(waiting)
+    assert process.returncode == (5 if number is signal.SIGINT else 143), error
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(told.read_text() + "/health", timeout=5)

@@ -102,7 +102,7 @@ def test_without_numpy_it_says_what_to_install(tmp_path: Path, monkeypatch: pyte
     source = tmp_path / "source.gguf"
     quantized(source)
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(MissingExtra, match=r"run: pip install 'drivetrain\[llamacpp\]'"):
+    with pytest.raises(MissingExtra, match=r"run: pip install '\.\[llamacpp\]'"):
         widen(source, tmp_path / "wide.gguf", no_progress)
 
 

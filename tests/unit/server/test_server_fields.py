@@ -17,12 +17,13 @@ from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
 from drivetrain.server.parse.bodies import BODIES
 from drivetrain.server.parse.body import Body, Field, ignored_header
-from drivetrain.server.parse.custom_tools import LARK_TYPE
+from drivetrain.server.parse.custom_tools import LARK_TYPE, REGEX_TYPE
 from drivetrain.server.parse.messages import MESSAGES
 from drivetrain.server.parse.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from drivetrain.server.parse.responses import RESPONSE
 from drivetrain.server.parse.schema import CHAT, COMPLETION
 from drivetrain.server.parse.translate import chat_request, completion_request, honoured
+from drivetrain.text.grammar.brackets import bar_outside
 from drivetrain.text.grammar.regular import regex_of_lark
 
 NOT_A_WHOLE_FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: not x.is_integer())
@@ -99,9 +100,11 @@ def judged(name: str) -> tuple[st.SearchStrategy[Any], Any]:
 def validator(schema: dict[str, Any]) -> Any:
     """What a text holds inside is told by its media type, which a validator only judges as a format."""
     spelled = json.dumps(schema).replace('"contentMediaType"', '"format"')
-    return jsonschema_rs.validator_for(
-        json.loads(spelled), validate_formats=True, formats={"application/schema+json": is_schema, LARK_TYPE: is_lark}
-    )
+    return jsonschema_rs.validator_for(json.loads(spelled), validate_formats=True, formats=FORMATS)
+
+
+def is_regex(text: str) -> bool:
+    return bar_outside(text) is not None
 
 
 def is_lark(text: str) -> bool:
@@ -117,6 +120,9 @@ def is_schema(text: str) -> bool:
         return isinstance(json.loads(text), (dict, bool))
     except ValueError:
         return False
+
+
+FORMATS = {"application/schema+json": is_schema, LARK_TYPE: is_lark, REGEX_TYPE: is_regex}
 
 
 def accepted(body: Body, given: dict[str, Any]) -> bool:

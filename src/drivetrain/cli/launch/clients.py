@@ -33,11 +33,13 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """`config` is the text of a file that the program is given in place of `CONFIG_HERE`."""
+    """`config` is the text of a file that the program is given in place of `CONFIG_HERE`. `without` are variables that
+    would lead it elsewhere, or send a key of somebody else to our server."""
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     config: str = ""
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,8 @@ def _claude(at: Endpoint) -> Invocation:
             "ANTHROPIC_MODEL": at.model,
             **{f"ANTHROPIC_DEFAULT_{size}_MODEL": at.model for size in every_size},
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        }
+        },
+        without=("ANTHROPIC_API_KEY", *(f"CLAUDE_CODE_USE_{other}" for other in ("BEDROCK", "VERTEX", "FOUNDRY"))),
     )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from drivetrain.cli.flags import options
 from drivetrain.cli.flags.server_options import own_url
-from drivetrain.cli.launch.clients import CLIENTS, CONFIG_HERE, Client, Endpoint, Invocation
+from drivetrain.cli.launch.clients import CLIENTS, CONFIG_HERE, NO_KEY, Client, Endpoint, Invocation
 from drivetrain.cli.terminal import output
 from drivetrain.core.errors import InvalidSetting
 
@@ -56,42 +57,64 @@ def add(commands: options.Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from drivetrain.cli.launch.server import check, served
+
+    from drivetrain.cli.launch.server import check, end, hanging_up, serve_words, served
 
     client = CLIENTS[args.client]
     program = shutil.which(client.program)
     if program is None and not args.only_print:
         raise InvalidSetting(f"{client.title} is not installed; run: npm install -g {client.package}", param="client")
-    with served(args, own_url()) as (at, capabilities):
-        check(client.title, client.needs, at, capabilities, forced=args.force or args.only_print)
+    with hanging_up(), served(args, own_url()) as found:
+        if found is not None:
+            check(client, found, forced=args.force or args.only_print)
+        at = found.at if found is not None else Endpoint(own_url(), args.model, NO_KEY, client.needs)
         if args.only_print:
-            output.line(shown(client, at, args.arguments))
+            start = [shlex.join(["drivetrain", *serve_words(args, client.needs)]), ""] if found is None else []
+            output.line("\n".join([*start, shown(client, at, args)]))
             return 0
         assert program is not None
-        return _run(program, client.invocation(at), args.arguments)
+        return _run(program, client.invocation(at), args.arguments, end)
 
 
-def shown(client: Client, at: Endpoint, more: list[str]) -> str:
-    """Lines for a shell."""
-    invocation = client.invocation(at)
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in invocation.environment.items()]
-    file = "drivetrain.yaml"
+def shown(client: Client, at: Endpoint, args: argparse.Namespace) -> str:
+    """Lines for a shell. A key is named by where it comes from."""
+    invocation, lines, hidden = client.invocation(at), [], ""
+    if at.key != NO_KEY:
+        file = args.api_key_file
+        origin = f"$(grep -v '^#' {shlex.quote(str(file))} | head -n 1)" if file else f"${args.api_key_env}"
+        lines, hidden = [f'KEY="{origin}"'], at.key
+    lines += [f"unset {name}" for name in invocation.without]
+    lines += [f"export {name}={_spelled(value, hidden)}" for name, value in invocation.environment.items()]
+    name = "drivetrain.yaml"
     if invocation.config:
-        lines.append(f"cat > {file} <<'END'\n{invocation.config}END")
-    arguments = [file if part == CONFIG_HERE else part for part in invocation.arguments]
-    return "\n".join([*lines, shlex.join([client.program, *arguments, *more])])
+        lines.append(f"cat > {name} <<END\n{_in_document(invocation.config, hidden)}END")
+    arguments = [name if part == CONFIG_HERE else part for part in invocation.arguments]
+    words = [client.program, *arguments, *args.arguments]
+    return "\n".join([*lines, " ".join(_spelled(word, hidden) for word in words)])
 
 
-def _run(program: str, invocation: Invocation, more: list[str]) -> int:
+def _spelled(text: str, key: str) -> str:
+    parts = text.split(key) if key else [text]
+    return '"$KEY"'.join(shlex.quote(part) if part or len(parts) == 1 else "" for part in parts)
+
+
+def _in_document(text: str, key: str) -> str:
+    parts = [re.sub(r"([\\$`])", r"\\\1", part) for part in (text.split(key) if key else [text])]
+    return "$KEY".join(parts)
+
+
+def _run(program: str, invocation: Invocation, more: list[str], end: Callable[[subprocess.Popen[bytes]], None]) -> int:
     """The agent has the terminal, and Ctrl-C is its own."""
     with _config(invocation.config) if invocation.config else nullcontext("") as config:
         arguments = [config if part == CONFIG_HERE else part for part in invocation.arguments]
-        environment = {**os.environ, **invocation.environment}
+        kept = {name: value for name, value in os.environ.items() if name not in invocation.without}
         before = signal.signal(signal.SIGINT, lambda *_: None)  # a handler, since the agent would inherit ignoring it
+        agent = subprocess.Popen([program, *arguments, *more], env={**kept, **invocation.environment})  # noqa: S603
         try:
-            ended = subprocess.Popen([program, *arguments, *more], env=environment).wait()  # noqa: S603
+            ended = agent.wait()
         finally:
             signal.signal(signal.SIGINT, before)
+            end(agent)
     return ended if ended >= 0 else 128 - ended
 
 

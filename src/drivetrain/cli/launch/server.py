@@ -9,18 +9,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any
+from urllib.parse import quote
 
 from drivetrain.cli.doctor.server import access_key, reader
-from drivetrain.cli.launch.clients import NO_KEY, Endpoint
+from drivetrain.cli.launch.clients import NO_KEY, Client, Endpoint
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.event_loop import run_cancellable
+from drivetrain.cli.terminal.interrupts import Terminated
 from drivetrain.core.errors import DrivetrainError, InvalidSetting, ModelNotFound
 from drivetrain.http.address import Address, url_of_listener
 from drivetrain.http.parser import Broken
-from drivetrain.tools.doctor.page import Pages
+from drivetrain.tools.doctor.values import tables
 
 STOPS_AFTER = 40
 """`max_repetitions` of a server that is started here: an agent has nobody who would stop a loop."""
@@ -30,58 +33,77 @@ POLL_S = 0.2
 STOP_S = 15.0
 
 
-@contextmanager
-def served(args: argparse.Namespace, own_url: str) -> Iterator[tuple[Endpoint, dict[str, Any]]]:
-    """Where the model is, and what its card says of it.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a model is, and what its card says of it. `started`: by us, for this agent."""
 
-    A server at `--url`, or else at the usual place, counts if it has the model.
+    at: Endpoint
+    capabilities: Mapping[str, Any]
+    started: bool
+
+
+@contextmanager
+def served(args: argparse.Namespace, own_url: str) -> Iterator[Found | None]:
+    """A server at `--url`, or else at the usual place, counts if it has the model; otherwise one is started.
+
+    None: nothing runs, and nothing is started, for only lines are to be printed.
     """
-    args.url, given = args.url or own_url, args.url is not None
+    url, given = args.url or own_url, args.url is not None
     try:
-        pages = _pages(args)
+        found = _found(args, url, started=False)
     except InvalidSetting:
         if given or args.model is None:
             raise
-        pages = None
-    if pages is not None and (given or args.model is None or args.model in pages.cards):
-        yield _found(args, pages)
-        return
-    with _started(args) as url:
-        args.url, args.model = url, None
-        yield _found(args, _pages(args))
+        found = None
+    except ModelNotFound:
+        if given or args.model is None:
+            raise
+        found = None
+    if found is not None:
+        if (flag := next((f for f in ("context_length", "engine") if getattr(args, f) is not None), None)) is not None:
+            name = f"--{flag.replace('_', '-')}"
+            raise InvalidSetting(f"{name} is for a server that is started; {url} runs already", param=flag)
+        yield found
+    elif args.only_print:
+        yield None
+    else:
+        with _started(args) as started_url:
+            args.model = None
+            yield _found(args, started_url, started=True)
 
 
-def _pages(args: argparse.Namespace) -> Pages:
-    return run_cancellable(reader(args).read)
-
-
-def _found(args: argparse.Namespace, pages: Pages) -> tuple[Endpoint, dict[str, Any]]:
+def _found(args: argparse.Namespace, url: str, *, started: bool) -> Found:
     """Raises `ModelNotFound` if the server does not have the model, or several and none is named."""
-    names = list(pages.cards)
+    args.url = url
+    pages, server = run_cancellable(reader(args).read), reader(args)
+    names = [str(card["id"]) for card in tables(pages.models.table.get("data")) if "id" in card]
     if not names:
-        raise DrivetrainError(f"{args.url} lists no models, or only with a key: give --api-key-file")
-    name = args.model if args.model is not None or len(names) > 1 else names[0]
+        raise DrivetrainError(f"{url} lists no models, or only with a key: give --api-key-file")
+    own = [name for name in names if name in pages.cards] or names
+    name = args.model if args.model is not None or len(own) > 1 else own[0]
     if name not in names:
         which = f"has no model {name!r}" if name is not None else "has several models: name one"
-        raise ModelNotFound(f"{args.url} {which}; there are {', '.join(names)}")
-    card = pages.cards[name].table
-    told = card.get("capabilities")
+        raise ModelNotFound(f"{url} {which}; there are {', '.join(own)}")
+    card = run_cancellable(lambda: server.get(f"{server.address.path}/models/{quote(name, safe='')}"))
+    told = card.table.get("capabilities")
     capabilities = told if isinstance(told, dict) else {}
     length = capabilities.get("context_length")
-    context = length if isinstance(length, int) else 0
-    root = str(Address.parse(args.url, param="url")).removesuffix("/v1")
-    return Endpoint(root, name, access_key(args).secret or NO_KEY, context), capabilities
+    root = str(server.address).removesuffix("/v1")
+    at = Endpoint(root, name, access_key(args).secret or NO_KEY, length if isinstance(length, int) else 0)
+    return Found(at, capabilities, started)
+
+
+def serve_words(args: argparse.Namespace, context_length: int | None = None) -> list[str]:
+    """What `drivetrain` is told to start one."""
+    given = {"--context-length": args.context_length or context_length, "--engine": args.engine}
+    flags = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    return ["serve", args.model, *flags, "--max-repetitions", str(STOPS_AFTER)]
 
 
 @contextmanager
 def _started(args: argparse.Namespace) -> Iterator[str]:
     port = _free_port()
-    command = [sys.executable, "-m", "drivetrain", "serve", args.model, "--host", HOST, "--port", str(port)]
-    if args.context_length is not None:
-        command += ["--context-length", str(args.context_length)]
-    if args.engine is not None:
-        command += ["--engine", args.engine]
-    command += ["--max-repetitions", str(STOPS_AFTER)]
+    command = [sys.executable, "-m", "drivetrain", *serve_words(args), "--host", HOST, "--port", str(port)]
     output.note(f"starting {args.model}")
     process = subprocess.Popen(  # noqa: S603
         command,
@@ -93,18 +115,40 @@ def _started(args: argparse.Namespace) -> Iterator[str]:
     assert process.stdout is not None
     said = _Said(process.stdout)
     try:
-        url = url_of_listener(HOST, port)
-        _wait_until_ready(process, port, said)
+        _wait_until_ready(process, port)
         said.is_shown = False
-        yield url
+        yield url_of_listener(HOST, port)
     finally:
+        end(process)
+        said.close()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Whether it has ended by itself or not."""
+    if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        said.close()
+
+
+@contextmanager
+def hanging_up() -> Iterator[None]:
+    """A terminal that closes ends us as SIGTERM does: what was started ends too."""
+    if not hasattr(signal, "SIGHUP"):
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGHUP, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class _Said:
@@ -128,7 +172,7 @@ class _Said:
                 sys.stderr.flush()
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, said: _Said) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
     """It listens from the beginning, and says more than whether it accepts requests; only that counts."""
     from drivetrain.http.blocking import ask
 
@@ -149,19 +193,22 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def check(title: str, needs: int, at: Endpoint, capabilities: dict[str, Any], *, forced: bool) -> None:
+def check(client: Client, found: Found, *, forced: bool) -> None:
     """Raises `DrivetrainError` for a model with which the agent would fail at its first turn."""
-    for problem in _problems(title, needs, at, capabilities):
+    for problem in _problems(client, found):
         if not forced:
             raise DrivetrainError(f"{problem}; --force runs it all the same")
         output.note(f"note: {problem}")
 
 
-def _problems(title: str, needs: int, at: Endpoint, capabilities: dict[str, Any]) -> Sequence[str]:
-    found = []
-    if not capabilities.get("tools"):
-        found.append(f"{at.model} cannot be offered tools, without which {title} does nothing")
-    if at.context_length < needs:
-        what = f"{at.model} has a context of {at.context_length:,} tokens; a first turn of {title} needs {needs:,}"
-        found.append(f"{what}: give --context-length {needs}, or take a model with a larger one")
-    return found
+def _problems(client: Client, found: Found) -> list[str]:
+    problems, at = [], found.at
+    if not found.capabilities.get("tools"):
+        problems.append(f"{at.model} cannot be offered tools, without which {client.title} does nothing")
+    if at.context_length < client.needs:
+        has = f"{at.model} has a context of {at.context_length:,} tokens"
+        flag = f"--context-length {client.needs}"
+        remedy = f"give {flag}" if found.started else f"start its server with {flag}"
+        needs = f"a first turn of {client.title} needs {client.needs:,}"
+        problems.append(f"{has}; {needs}: {remedy}, or take a model with a larger one")
+    return problems

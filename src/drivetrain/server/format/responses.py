@@ -15,7 +15,7 @@ from drivetrain.server.context import Context
 from drivetrain.server.errors import fields_of
 from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Grown, Opened, blocks_of
 from drivetrain.server.format.openai import DONE, chat_logprob, compact, receipt_field, receipt_json
-from drivetrain.server.format.text_argument import TextArgument, text_argument
+from drivetrain.server.format.text_argument import TextArgument, is_whole, text_argument
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_request
 from drivetrain.server.parse.custom_tools import ARGUMENT
@@ -165,6 +165,8 @@ class _Items:
     def whole(self, block: Block, status: str) -> dict[str, Any]:
         kind, item_id = block.kind, self._id(block)
         if self._is_custom(block):
+            if status == "completed" and not is_whole(block.text):
+                status = "incomplete"
             call = {"call_id": block.call_id, "name": block.name, "input": text_argument(ARGUMENT, block.text)}
             return {"id": item_id, "type": "custom_tool_call", "status": status, **call}
         if kind is BlockKind.CALL:

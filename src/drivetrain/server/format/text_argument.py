@@ -24,7 +24,7 @@ class TextArgument:
         """More of the arguments. Returns what they add to the text."""
         if self._scanner is None:
             self._head += piece
-            found = self._opening.match(self._head) if len(self._head) < _LONGEST_HEAD + len(piece) else None
+            found = self._opening.match(self._head, 0, _LONGEST_HEAD)
             if found is None:
                 return ""
             self._scanner = StringScanner('"', Escapes.JSON)
@@ -40,6 +40,14 @@ class TextArgument:
     def rest(self) -> str:
         """The arguments have ended."""
         return self._head if self._scanner is None else _unescaped(self._held)
+
+
+def is_whole(arguments: str) -> bool:
+    """Whether they are an object: of what is cut off or malformed, a text may be only a part."""
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def text_argument(key: str, arguments: str) -> str:

@@ -107,7 +107,7 @@ export const GROUPS = [
         min: 0,
         integer: true,
         neutral: "off",
-        help: "Ends an answer that has said the same this many times in a row, at least 2; 0 is off.",
+        help: "Ends an answer that has said the same this many times in a row; below 2, never.",
       },
     ],
   },

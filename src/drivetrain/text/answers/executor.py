@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from drivetrain.core.answer import ContentPiece, Flaw, ReasoningPiece
@@ -29,6 +30,10 @@ _OF_THE_CALL = re.compile(
     r"""[^\n]*(?:\n\s*(?:["{}\[\],:0-9]|-(?=[0-9]|\Z)|(?:true|false|null)\b|(?:t|tru?|f|fa|fals?|n|nul?)\Z)[^\n]*)*"""
 )
 """The rest of a line, and the lines behind it that look like JSON. The last one may end in the middle of a word."""
+
+
+HALF = 3
+"""Characters of half a marker that can hardly be anything else."""
 
 
 class Executor:
@@ -74,7 +79,7 @@ class Executor:
         while True:
             write: Write = _drop if self._in_section else outside.write
             found = yield from self._source.find(
-                self._form.watch, write, at_start=at_start, no_empty=no_empty, halves=not self._calls_only
+                self._form.watch, write, at_start=at_start, no_empty=no_empty, keeps=lambda half: not self._calls_only
             )
             if found is None:
                 outside.close()
@@ -103,6 +108,17 @@ class Executor:
             self._texts[Part.CONTENT].mark()
             yield from self._region(bound, found, groups, outside.write)
 
+    def _keeps(self, part: Part, half: str) -> bool:
+        """Whether half of the marker that closes a part is text of it, where the answer ends: it may be no more than a
+        character that markers begin with."""
+        if self._form.form.keeps_halves:
+            return True
+        return part is not Part.REASONING and len(half) < HALF and self._form.symbols.drop(half) == half
+
+    def _may_call(self, found: Found) -> bool:
+        """Reasoning may quote how calls are written: only the name of a tool makes one there."""
+        return not self._tools or self._source.slice(*found.groups["name"]) in self._tools
+
     def _silent(self, marker: str) -> None:
         if self._form.section is not None and marker in self._form.section:
             self._in_section = marker == self._form.section[0]
@@ -125,9 +141,14 @@ class Executor:
         body = self._open(region, groups)
         self.is_reasoning = region.part is Part.REASONING
         self.has_reasoned = self.has_reasoned or self.is_reasoning
-        found = yield from self._source.find(
-            bound.closing, body.write, no_empty=empty, halves=self._form.form.keeps_halves
-        )
+        while True:
+            found = yield from self._source.find(
+                bound.closing, body.write, no_empty=empty, keeps=partial(self._keeps, region.part)
+            )
+            if found is None or found.what is not Mark.OPEN or self._may_call(found):
+                break
+            body.write(self._source.enter(found))
+            empty = False
         if found is not None and found.what is not Mark.OPEN:
             self._source.enter(found)
         self.is_reasoning = False

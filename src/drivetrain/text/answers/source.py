@@ -14,6 +14,7 @@ T = TypeVar("T")
 Reading = Generator[None, None, T]
 Write = Callable[[str], None]
 
+Keeps = Callable[[str], bool]
 SPACES = " \t\r\n"
 
 
@@ -91,16 +92,24 @@ class Source:
         return piece
 
     def find(
-        self, watch: Watch, write: Write, *, at_start: bool = False, no_empty: bool = False, halves: bool = True
+        self,
+        watch: Watch,
+        write: Write,
+        *,
+        at_start: bool = False,
+        no_empty: bool = False,
+        keeps: Keeps = lambda half: True,
     ) -> Reading[Found | None]:
         """Give out text up to the first marker, and stop before it; None if the answer ends first. What could have
-        become a marker is given out then, unless no `halves` are wanted.
+        become a marker, and now is half of one, is given out then if `keeps` says so.
         """
         search = Search(watch, self.position, at_start=at_start, no_empty=no_empty)
         while True:
             found = search.feed(self.text, self._base)
-            upto = len(self.text) + self._base if self.ended and halves else search.hold
+            upto = search.hold
             if found is None and self.ended:
+                if upto < len(self.text) + self._base and keeps(self.text[upto - self._base :]):
+                    upto = len(self.text) + self._base
                 found = search.finish()
             write(self.advance((upto if found is None else found.start) - self._base))
             if found is not None:

@@ -41,7 +41,7 @@ _QWEN_TAGS = TaggedArguments(
     value_end="</parameter>",
     ends=("</function>", "</tool_call>"),
     trims_line=True,
-    loose_key=r"\n<parameter=(?P<key>[^<>\n]+)>(?=\n)",
+    loose_key=r"\n<parameter=(?P<key>[^<>\n]+)>\n",
     loose_end=r"\n</function>\s*</tool_call>",
 )
 _FUNCTION = r"<function=(?P<name>[^<>\s]+)>"
@@ -198,7 +198,7 @@ def _dsml(name: str, models: str, section: str, sign: str, blank: str = "") -> F
             Region(Part.CALLS, opens=(invoke,), header=f"{named}/>", inside=NoArguments()),
         ),
         silent=(f"{tag}{section}>", f"{end}{section}>", *ends, _BAR_END),
-        silent_pattern="</?｜DSML｜[^<]*$",
+        silent_pattern=r"</?｜DSML｜[^<>\n]*$",
     )
 
 
@@ -287,7 +287,7 @@ _KIMI_K3 = Form(
         "<|close|>think<|sep|>",
         _K3_CALL_END,
     ),
-    silent_pattern=r"(?:<\|open\|>|<\|close\|>)[^<]*$",
+    silent_pattern=r"(?:<\|open\|>|<\|close\|>)[^<>\n]*$",
 )
 
 # As in transformers' tests for gpt-oss. A recipient stands before the channel or behind it. Without one, only the
@@ -320,7 +320,7 @@ _HARMONY = Form(
         Region(Part.CONTENT, open_pattern=r"<\|channel\|>" + _CONSTRAIN, closes=_HARMONY_ENDS),
     ),
     silent=("<|start|>assistant", *_HARMONY_ENDS),
-    silent_pattern=r"(?:<\|start\|>[^<]*|<\|channel\|>[^<]*(?:<\|constrain\|>[^<]*)?)$",
+    silent_pattern=r"(?:<\|start\|>[^<>\n]*|<\|channel\|>[^<>\n]*(?:<\|constrain\|>[^<>\n]*)?)$",
 )
 
 # As in the `response_template` of Gemma 4, and in vLLM's parser: strings have a token as their quote, keys none.

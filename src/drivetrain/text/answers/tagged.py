@@ -67,10 +67,8 @@ class TaggedReader:
         types = types_of(value.schema)
         if value.mark == self._text_mark if value.mark else types == ("string",):
             return (yield from self._text(source, calls, value))
-        is_marked = value.mark is not None
-        if (is_marked or is_json(value.schema)) and (
-            found := (yield from self._json(source, value.schema))
-        ) is not None:
+        schema = value.schema if value.mark is None else None  # what is marked as JSON stands as it is
+        if (value.mark or is_json(schema)) and (found := (yield from self._json(source, schema))) is not None:
             calls.arguments(found)
             return None
         parts: list[str] = []
@@ -103,7 +101,7 @@ class TaggedReader:
 
     def _until_end(self, source: Source, write: Callable[[str], None], value: _Value) -> Reading[Flaw | None]:
         """Past the tag behind the value, or up to what comes next if that is missing."""
-        while (found := (yield from source.find(self._value_end, write, halves=False))) is not None:
+        while (found := (yield from source.find(self._value_end, write, keeps=lambda half: False))) is not None:
             if found.what is _LOOSE_END:
                 return None
             if found.what is _LOOSE_KEY and value.may_be_followed_by(source.slice(*found.groups["key"])):

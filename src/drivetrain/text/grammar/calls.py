@@ -127,8 +127,10 @@ class _Answer:
     def _thought(self) -> str:
         """Text in which no call begins."""
         interrupting = [region for region in self._form.regions if region.interrupts] if self._tools else []
+        names = "|".join(re.escape(tool.name) for tool in self._tools)
         openings = [(marker, region.header) for region in interrupting for marker in region.opens]
-        begun = [f"{_ANY}{re.escape(marker)}{header}{_ANY}" for marker, header in openings]
+        named = [(marker, re.sub(r"\(\?P<name>[^)]*\)", lambda _: f"({names})", header)) for marker, header in openings]
+        begun = [f"{_ANY}{re.escape(marker)}{header}{_ANY}" for marker, header in named]
         return self._grammar.except_for("|".join(begun), "THOUGHT") if begun else TEXT
 
     def _free(self) -> list[str]:

@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from drivetrain.core.errors import InvalidRequest
+from drivetrain.text.grammar.brackets import bar_outside
 
 MAX_CHARS = 20_000
 """Of the regex: rules that stand for two of the one before double with each."""
 
+MAX_SOURCE_CHARS = 50_000
 MAX_DEPTH = 50
 """Of brackets and rules in rules."""
 
 _TOKEN = re.compile(
     r"""
-    (?P<space>[ \t]+|//[^\n]*|\#[^\n]*)
+    (?P<space>[ \t\r]+|//[^\n]*|\#[^\n]*)
     |(?P<line>\n\s*)
     |(?P<string>"(?:[^"\\\n]|\\.)*"i?)
     |(?P<regex>/(?!/)(?:[^/\\\n]|\\.)+/[a-z]*)
@@ -48,7 +50,14 @@ _Tokens = list[tuple[str, str]]
 
 def regex_of_lark(source: str) -> str:
     """Raises `InvalidRequest` for what cannot be read, and for rules that refer to themselves."""
-    if "start" not in (rules := dict(_rules(source))):
+    if len(source) > MAX_SOURCE_CHARS:
+        raise _refused(f"it has more than {MAX_SOURCE_CHARS} characters")
+    rules: dict[str, _Tokens] = {}
+    for name, body in _rules(source):
+        if name in rules:
+            raise _refused(f"the rule {name} is there twice")
+        rules[name] = body
+    if "start" not in rules:
         raise _refused("there is no rule start")
     return _Writer(rules).rule("start")
 
@@ -69,10 +78,12 @@ def _rules(source: str) -> Iterator[tuple[str, _Tokens]]:
         else:
             if name:
                 yield name, body
-            colon = line.index(("mark", ":")) if ("mark", ":") in line else 0
-            if kind != "name" or not 1 <= colon <= 3:
+            told = [mark for _, mark in line[1:4]]
+            has_priority = told[:1] == ["."] and told[1:2] != [] and told[1].isdigit()
+            behind = told[2:] if has_priority else told
+            if kind != "name" or behind[:1] != [":"]:
                 raise _refused(f"{text[:40]!r} begins no rule")
-            name, body = text.lstrip("!?"), line[colon + 1 :]
+            name, body = text.lstrip("!?"), line[4 if has_priority else 2 :]
     if name:
         yield name, body
 
@@ -143,19 +154,23 @@ class _Writer:
 
     def _either(self, reading: _Reading) -> str:
         options = [self._sequence(reading)]
+        size = len(options[0])
         while reading.peek() == "|":
             reading.take()
             options.append(self._sequence(reading))
-        return _bounded(options[0] if len(options) == 1 else f"(?:{'|'.join(options)})")
+            size = _bounded(size + len(options[-1]))
+        return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
     def _sequence(self, reading: _Reading) -> str:
         items: list[str] = []
+        size = 0
         while reading.peek() not in ("", "|", ")", "]", "->"):
             items.append(self._repeated(reading))
+            size = _bounded(size + len(items[-1]))
         if reading.peek() == "->":
             reading.take()
             reading.take()
-        return _bounded("".join(items))
+        return "".join(items)
 
     def _repeated(self, reading: _Reading) -> str:
         item, follows = self._item(reading), reading.peek()
@@ -219,11 +234,14 @@ def _embedded(text: str) -> str:
     body, _, flags = text[1:].rpartition("/")
     if set(flags) - set("ism"):
         raise _refused(f"the flags {flags} of a regex are not supported")
+    if bar_outside(body) is None:
+        raise _refused(f"the brackets of the regex {text[:40]} do not fit")
     kept = "".join(sorted(set(flags) & set("is")))
     return f"(?{kept}:{body.replace(chr(92) + '/', '/')})"
 
 
-def _bounded(text: str) -> str:
-    if len(text) > MAX_CHARS:
+def _bounded(size: int) -> int:
+    """Before anything of that size is put together."""
+    if size > MAX_CHARS:
         raise _refused(f"written out, it has more than {MAX_CHARS} characters")
-    return text
+    return size

@@ -11,7 +11,7 @@ from drivetrain.text.answers.schemas import ANNOTATIONS, as_json, is_json, types
 from drivetrain.text.answers.strings import json_text
 from drivetrain.text.grammar.lark import json_terms
 from drivetrain.text.grammar.objects import CannotWrite, Property, check_keywords, listed, properties_of
-from drivetrain.text.grammar.spelling import GrammarText, either
+from drivetrain.text.grammar.spelling import TEXT, GrammarText, either
 from drivetrain.text.grammar.texts import one_of, text_upto
 
 _NOTHING_ALLOWED = "a value for which nothing is allowed cannot be written"
@@ -24,6 +24,9 @@ class TaggedWriter:
         self._tags = tags
         self._gap = f"{grammar.terms(writing.gap)}?" if writing.gap else ""
         self._line = "\n" if writing.lines else ""
+        loose = [pattern for pattern in (tags.loose_key, tags.loose_end) if pattern]
+        self._text = grammar.except_for(rf"(.|\n)*({'|'.join(loose)})(.|\n)*", "VALUE_TEXT") if loose else TEXT
+        """What is not read as the end of a value whose tag is missing."""
 
     def arguments(self, schema: Mapping[str, Any], name: str) -> str:
         properties, extra = properties_of(schema)
@@ -79,7 +82,7 @@ class TaggedWriter:
             return f"{key} {self._marked(schema, root)} {self._gap}"
         if schema is not True and schema != {}:
             raise CannotWrite("additionalProperties cannot be honoured where arguments stand between tags")
-        return f"{self._opened(key)} {self._grammar.upto(self._tags.value_end)} {self._gap}"
+        return f"{self._opened(key)} {self._grammar.upto(self._tags.value_end, self._text)} {self._gap}"
 
     def _key(self) -> str:
         return self._grammar.rule("KEY", r"/[A-Za-z0-9_.\-]+/")
@@ -88,16 +91,16 @@ class TaggedWriter:
         """The value and the tag behind it."""
         close = self._tags.value_end
         if schema is True:
-            return self._grammar.upto(close)
+            return self._grammar.upto(close, self._text)
         if not isinstance(schema, Mapping):
             raise CannotWrite(_NOTHING_ALLOWED)
         if is_json(schema):
             return f"{json_terms(_rooted(schema, root))} {self._grammar.terms(self._line)} {self._grammar.terms(close)}"
         types = types_of(schema)
         if not types:
-            return self._grammar.upto(close)
+            return self._grammar.upto(close, self._text)
         if types == ("string",) and schema.get("type") == "string":
-            return text_upto(self._grammar, schema, close, self._line)
+            return text_upto(self._grammar, schema, close, self._line, self._text)
         if (values := listed(schema)) is not None:
             check_keywords(schema, ("type", "enum", "const", "nullable"))
             written = [value if isinstance(value, str) else json_text(value) or "" for value in values]
@@ -105,7 +108,7 @@ class TaggedWriter:
                 raise CannotWrite("an enum has values that cannot be told apart where arguments have no types")
             return one_of(self._grammar, written, close, self._line)
         _check_free(schema)
-        return self._grammar.upto(close)
+        return self._grammar.upto(close, self._text)
 
 
 def _rooted(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from drivetrain.text.grammar.brackets import bar_outside
 from drivetrain.text.grammar.lark import literal, regex
 from drivetrain.text.grammar.objects import CannotWrite, check_keywords, listed
 from drivetrain.text.grammar.spelling import TEXT, GrammarText, either
@@ -18,15 +19,15 @@ _CLASSES = {
 """What JSON Schema means by them. In a regex of the grammar they are Unicode's."""
 
 
-def text_upto(grammar: GrammarText, schema: Mapping[str, Any], close: str, line_end: str = "") -> str:
-    """A string of this schema, and the marker behind it. `line_end` may stand in between."""
+def text_upto(grammar: GrammarText, schema: Mapping[str, Any], close: str, line_end: str = "", text: str = TEXT) -> str:
+    """A string of this schema and of the terminal `text`, and the marker behind it. `line_end` may stand in between."""
     check_keywords(schema, ("type", "enum", "const", "minLength", "maxLength", "pattern"))
     if (values := listed(schema)) is not None:
         return one_of(grammar, values, close, line_end)
     terminals = [*_length(schema), *_pattern(schema)]
     if not terminals:
-        return grammar.upto(close)
-    body = f"({' & '.join(map(regex, terminals))})"
+        return grammar.upto(close, text)
+    body = f"({' & '.join([*map(regex, terminals), *([] if text == TEXT else [text])])})"
     end = f" {literal(line_end)}" if line_end else ""
     if grammar.has_special(close):
         return grammar.upto(close, grammar.shared("VALUE", body + end))
@@ -60,12 +61,5 @@ def _pattern(schema: Mapping[str, Any]) -> list[str]:
 
 def _whole(pattern: str) -> str | None:
     """What stands between ^ and $; None if that is not one regex for the whole text."""
-    if len(pattern) < 2 or pattern[0] != "^" or pattern[-1] != "$":
-        return None
-    body = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "", pattern[1:-1], flags=re.DOTALL)
-    depth = 0
-    for char in body:
-        depth += (char == "(") - (char == ")")
-        if char == "\\" or depth < 0 or (char == "|" and not depth):
-            return None
-    return pattern[1:-1] if not depth else None
+    is_framed = len(pattern) > 1 and pattern[0] == "^" and pattern[-1] == "$"
+    return pattern[1:-1] if is_framed and bar_outside(pattern[1:-1]) is False else None

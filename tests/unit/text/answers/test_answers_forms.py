@@ -439,6 +439,8 @@ def test_arguments_that_say_what_they_are(written: str) -> None:
         ("harmony", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assis", None),
         ("harmony", "<|channel|>commentary to=functions.f <|constrain|>js", None),
         ("deepseek-v3.2", "Yes.\n\n<｜DSML｜function_ca", "Yes."),
+        ("deepseek-v3.2", "A <｜DSML｜foo> tag", "A <｜DSML｜foo> tag"),
+        ("harmony", "<|channel|>final<|message|>1 <", "1 <"),
         ("kimi", "Yes.<|tool_calls_section_begin|>\nNow: <|tool_calls_section_end|>", "Yes."),
         ("mistral", "<think>Hm.</think>Yes.", "Yes."),
         ("hermes", "Yes.<tool_call>", "Yes."),
@@ -466,6 +468,19 @@ def test_a_call_ends_the_reasoning() -> None:
         message = read(text, "qwen-xml", prefix=prefix)
         assert said(message) == CASES["one"]
         assert (message.reasoning, message.content) == (("Hm. <tool_call> is", "So.") if prefix else ("Hm.", None))
+
+
+def test_reasoning_may_quote_a_call_of_no_tool() -> None:
+    quoted = "It is written <tool_call>\n<function=name_of_it>\n…\n</function>. I need none."
+    message = read(f"{quoted}\n</think>\n\nFour.", "qwen-xml", prefix="<think>\n", tools=TOOLS)
+    assert message == AnswerMessage(content="Four.", reasoning=quoted)
+
+
+@pytest.mark.parametrize("written", ["deepseek-v3.2", "kimi-k3"])
+def test_json_that_is_marked_stands_as_it_is(written: str) -> None:
+    form, write, _ = WRITTEN[written]
+    text = write([("f", {"text": {}})]).replace("{}", '"2024-01-01"')
+    assert said(read(text, form, tools=TOOLS)) == [("f", {"text": "2024-01-01"})]
 
 
 @pytest.mark.parametrize(

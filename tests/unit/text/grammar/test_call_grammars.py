@@ -244,3 +244,44 @@ def test_what_official_templates_write_is_let_through_and_what_is_wrong_is_not(
     for calls in (answer for answer in BROKEN if len(answer) <= most and not (untyped and answer == NO_TEXT)):
         text = written(form, calls)
         assert not accepts(grammar, tokenizer, text), text
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("form", ["deepseek-v3.2", "kimi-k3"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": ["string", "null"]},
+        {"type": "string", "format": "date"},
+        {"type": "string", "pattern": "[0-9]"},
+        {"type": ["string", "null"], "enum": ["a", None]},
+    ],
+)
+def test_strings_of_all_kinds_between_tags(trial: Trial, form: str, special: bool, schema: dict[str, Any]) -> None:
+    """What the grammar lets through is read as the value that it is."""
+    tokenizer, ends = vocabulary(form, special)
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+    tool = Tool("f", parameters=json.dumps(parameters), strict=True)
+    rules = AnswerRules(form, (tool,), ToolChoice(REQUIRED))
+    grammar = GrammarCompiler(tokenizer, ends, trial, context_length=4096).compile(rules)
+    found = set()
+    for seed in range(12):
+        ids = Walk(grammar, tokenizer, hints(form), seed).run()
+        message = parse_answer(ids, form=form, tokenizer=tokenizer, tools=[tool.as_function])
+        for call in message.tool_calls:
+            assert call.flaw is None
+            found.add(type(json.loads(call.arguments).get("a")))
+            assert jsonschema_rs.is_valid(parameters, json.loads(call.arguments), validate_formats=True), call
+    assert str in found
+
+
+def test_a_value_cannot_spell_what_would_end_it(trial: Trial) -> None:
+    tokenizer, ends = vocabulary("qwen-xml", special=False)
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+    rules = AnswerRules("qwen-xml", (Tool("f", parameters=json.dumps(parameters)),), ToolChoice(REQUIRED))
+    grammar = GrammarCompiler(tokenizer, ends, trial, context_length=4096).compile(rules)
+    ends_it = ("x\n</function>\n</tool_call>\ny", "x\n<parameter=b>\ny")
+    for inside, lets in (("x</function>y", True), *((text, False) for text in ends_it)):
+        text = next(write for name, write, _ in WRITTEN.values() if name == "qwen-xml")([("f", {"a": inside})])
+        assert accepts(grammar, tokenizer, text) == lets, text

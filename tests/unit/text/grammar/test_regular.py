@@ -13,6 +13,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tools import Tool, ToolChoice, ToolMode
 from drivetrain.text.answers import FORMS
 from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.text.grammar.brackets import bar_outside
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.regular import MAX_CHARS, regex_of_lark
 from drivetrain.text.grammar.rules import AnswerRules
@@ -74,6 +75,11 @@ DOUBLED = "start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(40
         ("start: /a/x", "the flags x"),
         ('start: "a"\n%ignore " "', "%ignore"),
         ("start: %json {}", "cannot be read"),
+        ('start: "a"\nstart: "b"', "the rule start is there twice"),
+        ('start other: "a"', "begins no rule"),
+        ("start: /a)|(b/", "do not fit"),
+        ('a: "' + "x" * 19_000 + '"\nstart: ' + "a " * 5_000, f"more than {MAX_CHARS} characters"),
+        ('start: "a" ' + "|" * 60_000, "it has more than 50000 characters"),
         ('"a"', "begins no rule"),
         (DOUBLED, f"more than {MAX_CHARS} characters"),
         ("start: " + "(" * 5000 + '"a"' + ")" * 5000, "nested more than"),
@@ -82,6 +88,21 @@ DOUBLED = "start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(40
 def test_what_is_refused(source: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(why)):
         regex_of_lark(source)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "outside"),
+    [
+        ("a(b|c)[|]\\|", False), ("a|(b)", True), ("[]|]", False), ("[^]|]a|b", True), ("", False),
+        ("a)|(b", None), ("(a", None), ("[a", None), ("a\\", None), ("[" * 100_000, None),
+    ],
+)  # fmt: skip
+def test_bars_outside_brackets(pattern: str, outside: bool | None) -> None:
+    assert bar_outside(pattern) is outside
+
+
+def test_line_ends_of_other_systems() -> None:
+    assert re.fullmatch(regex_of_lark('start: "a"\r\n  | "b"\r\n'), "b")
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ class Constraints(Kind):
         if isinstance(value, Constraint):
             check_text(name, value.source)
             return value
-        if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        if _is_model(value):
             return constraint(ConstraintForm.JSON_SCHEMA, value, name=name)
         if not isinstance(value, Mapping) or len(value) != 1 or (form := next(iter(value))) not in set(ConstraintForm):
             raise self.refuse(name, value)
@@ -104,7 +104,7 @@ def constraint(form: ConstraintForm, value: Any, *, name: str) -> Constraint:
 def schema_source(value: Any, name: str, takes: str) -> str:
     """A schema as JSON text, which it may be given as too, as some APIs have it, or as a class of pydantic."""
     fault = ""
-    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+    if _is_model(value):
         value = value.model_json_schema()
     try:
         schema = json.loads(value) if isinstance(value, str) else value
@@ -123,6 +123,11 @@ def schema_source(value: Any, name: str, takes: str) -> str:
     except (TypeError, ValueError):
         fault = "it holds what JSON has no form for"
     raise InvalidRequest(f"{name} must be {takes}; {fault}", param=name)
+
+
+def _is_model(value: Any) -> bool:
+    """Whether it is a class of pydantic."""
+    return isinstance(value, type) and hasattr(value, "model_json_schema")
 
 
 def _depth(source: str) -> int:

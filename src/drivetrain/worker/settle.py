@@ -50,14 +50,14 @@ class Defaults:
         self._origin: dict[str, tuple[str, Any]] = {}
         for name in _NAMES:
             if name in honoured:
-                self._origin[name] = self._find(name)
-        self._guards = GUARD in honoured
+                self._origin[name] = self._find(name, getattr(NEUTRAL, name))
+        self._guard = self._find(GUARD, 0) if GUARD in honoured else None
         self._resolved = Sampling(**{name: value for name, (_, value) in self._origin.items()})
 
     @property
     def origins(self) -> Mapping[str, tuple[str, Any]]:
         """For each honoured sampling field: who decides it when the request does not, and the value."""
-        return {**self._origin, **({GUARD: self._guard} if self._guards else {})}
+        return {**self._origin, **({GUARD: self._guard} if self._guard else {})}
 
     def resolve(self, request: GenerateRequest) -> Sampling:
         """A request that asks for a temperature above 0 lifts a default `top_k` of 1, which would undo it."""
@@ -78,7 +78,7 @@ class Defaults:
             elif value != default:  # the request asked for something that this would undo
                 origin = "neutral"
             found[name] = (origin, value)
-        if self._guards:
+        if self._guard:
             asked = request.max_repetitions
             found[GUARD] = self._guard if asked is None else ("request", asked)
         return found
@@ -87,26 +87,19 @@ class Defaults:
         """0: a choice may repeat itself."""
         if request.max_repetitions is not None:
             return request.max_repetitions
-        return self._guard[1] if self._guards else 0
-
-    @property
-    def _guard(self) -> tuple[str, int]:
-        said = ((source, layer[GUARD]) for source, layer in self._layers if GUARD in layer)
-        return next(said, ("neutral", 0))
+        return self._guard[1] if self._guard else 0
 
     def max_tokens(self) -> int | None:
         return self.max_tokens_from()[1]
 
     def max_tokens_from(self) -> tuple[str, int | None]:
         """With who says so."""
-        said = ((source, layer["max_tokens"]) for source, layer in self._layers if "max_tokens" in layer)
-        return next(said, ("context", None))
+        return self._find("max_tokens", None, "context")
 
-    def _find(self, name: str) -> tuple[str, Any]:
-        for source, layer in self._layers:
-            if name in layer:
-                return source, layer[name]
-        return "neutral", getattr(NEUTRAL, name)
+    def _find(self, name: str, otherwise: Any, origin: str = "neutral") -> tuple[str, Any]:
+        """What the first layer says that has it, with the layer's name."""
+        said = ((source, layer[name]) for source, layer in self._layers if name in layer)
+        return next(said, (origin, otherwise))
 
 
 def refuse_hopeless(text: str, *, limit: int, longest_piece: int, param: str) -> None:

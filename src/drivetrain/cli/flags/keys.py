@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from drivetrain.core.errors import InvalidSetting
@@ -38,3 +39,8 @@ def sendable(key: str, origin: str) -> str:
             f"the key from {origin} contains characters that cannot be sent in a header", param="api_key"
         )
     return key
+
+
+def key_in_shell(file: Path | None, variable: str) -> str:
+    """How a line for a shell has the key without showing it."""
+    return f"$(grep -v '^#' {shlex.quote(str(file))} | head -n 1)" if file is not None else f"${variable}"

@@ -10,13 +10,15 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.keys import key_in_shell
 from drivetrain.cli.flags.server_options import own_url
 from drivetrain.cli.launch.clients import CLIENTS, CONFIG_HERE, NO_KEY, Client, Endpoint, Invocation
+from drivetrain.cli.launch.processes import end, hanging_up
 from drivetrain.cli.terminal import output
 from drivetrain.core.errors import InvalidSetting
 
@@ -57,8 +59,7 @@ def add(commands: options.Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-
-    from drivetrain.cli.launch.server import check, end, hanging_up, serve_words, served
+    from drivetrain.cli.launch.server import check, serve_words, served
 
     client = CLIENTS[args.client]
     program = shutil.which(client.program)
@@ -73,16 +74,14 @@ def run(args: argparse.Namespace) -> int:
             output.line("\n".join([*start, shown(client, at, args)]))
             return 0
         assert program is not None
-        return _run(program, client.invocation(at), args.arguments, end)
+        return _run(program, client.invocation(at), args.arguments)
 
 
 def shown(client: Client, at: Endpoint, args: argparse.Namespace) -> str:
     """Lines for a shell. A key is named by where it comes from."""
     invocation, lines, hidden = client.invocation(at), [], ""
     if at.key != NO_KEY:
-        file = args.api_key_file
-        origin = f"$(grep -v '^#' {shlex.quote(str(file))} | head -n 1)" if file else f"${args.api_key_env}"
-        lines, hidden = [f'KEY="{origin}"'], at.key
+        lines, hidden = [f'KEY="{key_in_shell(args.api_key_file, args.api_key_env)}"'], at.key
     lines += [f"unset {name}" for name in invocation.without]
     lines += [f"export {name}={_spelled(value, hidden)}" for name, value in invocation.environment.items()]
     name = "drivetrain.yaml"
@@ -103,7 +102,7 @@ def _in_document(text: str, key: str) -> str:
     return "$KEY".join(parts)
 
 
-def _run(program: str, invocation: Invocation, more: list[str], end: Callable[[subprocess.Popen[bytes]], None]) -> int:
+def _run(program: str, invocation: Invocation, more: list[str]) -> int:
     """The agent has the terminal, and Ctrl-C is its own."""
     with _config(invocation.config) if invocation.config else nullcontext("") as config:
         arguments = [config if part == CONFIG_HERE else part for part in invocation.arguments]

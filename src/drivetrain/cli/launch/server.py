@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import socket
 import subprocess
 import sys
@@ -17,9 +16,9 @@ from urllib.parse import quote
 
 from drivetrain.cli.doctor.server import access_key, reader
 from drivetrain.cli.launch.clients import NO_KEY, Client, Endpoint
+from drivetrain.cli.launch.processes import end
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.event_loop import run_cancellable
-from drivetrain.cli.terminal.interrupts import Terminated
 from drivetrain.core.errors import DrivetrainError, InvalidSetting, ModelNotFound
 from drivetrain.http.address import Address, url_of_listener
 from drivetrain.http.parser import Broken
@@ -30,7 +29,6 @@ STOPS_AFTER = 40
 
 HOST = "127.0.0.1"
 POLL_S = 0.2
-STOP_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +49,7 @@ def served(args: argparse.Namespace, own_url: str) -> Iterator[Found | None]:
     url, given = args.url or own_url, args.url is not None
     try:
         found = _found(args, url, started=False)
-    except InvalidSetting:
-        if given or args.model is None:
-            raise
-        found = None
-    except ModelNotFound:
+    except (InvalidSetting, ModelNotFound):
         if given or args.model is None:
             raise
         found = None
@@ -75,7 +69,8 @@ def served(args: argparse.Namespace, own_url: str) -> Iterator[Found | None]:
 def _found(args: argparse.Namespace, url: str, *, started: bool) -> Found:
     """Raises `ModelNotFound` if the server does not have the model, or several and none is named."""
     args.url = url
-    pages, server = run_cancellable(reader(args).read), reader(args)
+    server = reader(args)
+    pages = run_cancellable(server.read)
     names = [str(card["id"]) for card in tables(pages.models.table.get("data")) if "id" in card]
     if not names:
         raise DrivetrainError(f"{url} lists no models, or only with a key: give --api-key-file")
@@ -121,34 +116,6 @@ def _started(args: argparse.Namespace) -> Iterator[str]:
     finally:
         end(process)
         said.close()
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Whether it has ended by itself or not."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-@contextmanager
-def hanging_up() -> Iterator[None]:
-    """A terminal that closes ends us as SIGTERM does: what was started ends too."""
-    if not hasattr(signal, "SIGHUP"):
-        yield
-        return
-
-    def leave(*_: object) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGHUP, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 class _Said:

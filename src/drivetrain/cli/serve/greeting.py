@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.cli.flags.keys import KEY_VARIABLE
+from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_shell
 from drivetrain.cli.terminal import output
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _ways_in(
     """The page, and a curl and a Python line that work when pasted."""
     key = "none"
     if server.api_keys:
-        key = f"$(grep -v '^#' {shlex.quote(str(key_file))} | head -n 1)" if key_file else f"${KEY_VARIABLE}"
+        key = key_in_shell(key_file, KEY_VARIABLE)
     path, body, call = _example(model, capabilities)
     header = f' -H "authorization: Bearer {key}"' if server.api_keys else ""
     curl = f"curl {address}/v1/{path}{header} -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"

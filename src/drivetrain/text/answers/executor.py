@@ -98,11 +98,11 @@ class Executor:
             bound: BoundRegion = found.what
             groups = {name: self._source.slice(*span) for name, span in found.groups.items()}
             groups = {name: self._form.symbols.spell(text) for name, text in groups.items()}
-            if bound.region.bare and self._tools and groups["name"] not in self._tools:
+            if bound.region.bare and self._is_no_tool(groups["name"]):
                 outside.write(self._source.enter(found))
                 at_start, no_empty = False, True
                 continue
-            if bound.aside is not None and self._tools and groups["name"] not in self._tools:
+            if bound.aside is not None and self._is_no_tool(groups["name"]):
                 bound = bound.aside
             outside.close()
             self._texts[Part.CONTENT].mark()
@@ -115,9 +115,9 @@ class Executor:
             return True
         return part is not Part.REASONING and len(half) < HALF and self._form.symbols.drop(half) == half
 
-    def _may_call(self, found: Found) -> bool:
-        """Reasoning may quote how calls are written: only the name of a tool makes one there."""
-        return not self._tools or self._source.slice(*found.groups["name"]) in self._tools
+    def _is_no_tool(self, name: str) -> bool:
+        """Of those that are given, if any are."""
+        return bool(self._tools) and name not in self._tools
 
     def _silent(self, marker: str) -> None:
         if self._form.section is not None and marker in self._form.section:
@@ -145,8 +145,10 @@ class Executor:
             found = yield from self._source.find(
                 bound.closing, body.write, no_empty=empty, keeps=partial(self._keeps, region.part)
             )
-            if found is None or found.what is not Mark.OPEN or self._may_call(found):
+            if found is None or found.what is not Mark.OPEN:
                 break
+            if not self._is_no_tool(self._source.slice(*found.groups["name"])):
+                break  # reasoning may quote how calls are written: only the name of a tool makes one there
             body.write(self._source.enter(found))
             empty = False
         if found is not None and found.what is not Mark.OPEN:

@@ -23,7 +23,7 @@ QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_v
 VLLM   := .venv-vllm
 RAY    := .venv-ray
 CLIENTS := .venv-clients
-AISDK  := tests/clients/ai_sdk
+NPM    := tests/clients/npm
 CUDA   := .venv-cuda
 DOCS   := .venv-docs
 
@@ -141,15 +141,17 @@ $(CLIENTS)/.installed: $(CLIENTS)/.python constraints-clients.txt constraints-gu
 	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(CLIENTS)/guidellm -r constraints-guidellm.txt
 	$(END)
 
-node: ## Node.js for the tests of the AI SDK (Debian's, installed if there is none)
+node: ## Node.js for the clients from npm (Debian's, installed if there is none)
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nodejs npm; }
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || \
+	  { echo "Qwen Code and Continue need Node.js 20 or newer; node here is $$(node --version)" >&2; exit 1; }
 
-$(AISDK)/node_modules/.package-lock.json: $(AISDK)/package-lock.json | node
-	cd $(AISDK) && npm ci --no-audit --no-fund --silent
+$(NPM)/node_modules/.package-lock.json: $(NPM)/package-lock.json | node
+	cd $(NPM) && npm ci --no-audit --no-fund --silent
 	@touch $@
 
 # The run makes docs/clients.md; where the committed one says something else, commit what was made.
-test-clients: model $(CLIENTS)/.installed $(AISDK)/node_modules/.package-lock.json ## The official clients with our server (.venv-clients, Node.js); docs/clients.md lists them
+test-clients: model $(CLIENTS)/.installed $(NPM)/node_modules/.package-lock.json ## The official clients with our server (.venv-clients, Node.js); docs/clients.md lists them
 	$(PATIENT) DRIVETRAIN_PYTHON=$(abspath $(BIN)/python) DRIVETRAIN_CLIENTS_TABLE=$(CLIENTS)/clients.md \
 	  $(CLIENTS)/bin/python -m pytest -q tests/clients --timeout 300
 	diff -u docs/clients.md $(CLIENTS)/clients.md
@@ -222,4 +224,4 @@ wheel: $(STAMP) ## The wheel, in dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## Everything that was built here
-	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) $(AISDK)/node_modules $(CUDA) $(DOCS) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) $(NPM)/node_modules $(CUDA) $(DOCS) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

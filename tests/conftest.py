@@ -22,6 +22,19 @@ if importlib.util.find_spec("vllm") is None:  # which has an environment of its 
 CACHE = Path(__file__).parent.parent / ".cache"
 
 
+TURNS = 3
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """CI takes a third of the longest tests at each commit, so that each runs at one in three."""
+    turns = {item: mark.args[0] for item in items if (mark := item.get_closest_marker("in_turn"))}
+    assert all(turn in range(TURNS) for turn in turns.values())
+    if now := os.environ.get("TURN"):
+        left = [item for item, turn in turns.items() if turn != int(now) % TURNS]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+
+
 def pytest_collection_finish() -> None:
     """Nine thousand collected tests are no garbage: who looks for it, as an engine does after a fault, skips them."""
     gc.collect()

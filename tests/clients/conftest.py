@@ -20,7 +20,7 @@ from dropin.processes import Process, free_port, until
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("DRIVETRAIN_PYTHON", ROOT / ".venv" / "bin" / "python"))
 MODEL = "smollm2-135m"
-FLAGS = {"llamacpp": ["--threads", "1"], "native": []}
+FLAGS = {"llamacpp": ["--threads", "1", "--max-repetitions", "40"], "native": ["--max-repetitions", "40"]}
 """The client computes as well, and where they wait for their turns, two threads of llama.cpp are slower than one."""
 
 

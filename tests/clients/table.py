@@ -44,9 +44,9 @@ def table(shown: Shown) -> str:
 
 
 def version_of(client: str) -> str:
-    if client == "ai":
-        package = json.loads((Path(__file__).parent / "ai_sdk" / "package.json").read_text())
-        return str(package["dependencies"]["ai"])
+    from_npm = json.loads((Path(__file__).parent / "npm" / "package.json").read_text())["dependencies"]
+    if client in from_npm:
+        return str(from_npm[client])
     if client == "guidellm":
         lines = (Path(__file__).parents[2] / "constraints-guidellm.txt").read_text().splitlines()
         return next(line.removeprefix("guidellm==") for line in lines if line.startswith("guidellm=="))

@@ -11,12 +11,12 @@ import pytest
 
 from clients.conftest import MODEL
 
-FOLDER = Path(__file__).parent / "ai_sdk"
+FOLDER = Path(__file__).parent / "npm"
 APIS = {"responses": "@ai-sdk/openai", "chat": "@ai-sdk/openai-compatible"}
 
 
 def sdk(url: str, api: str, ability: str) -> Any:
-    command = ["node", "client.mjs", url, MODEL, api, ability]
+    command = ["node", "ai_sdk.mjs", url, MODEL, api, ability]
     ran = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

@@ -73,6 +73,7 @@ def _codex(at: Endpoint) -> Invocation:
     }  # fmt: skip
     told = {f"model_providers.drivetrain.{name}": json.dumps(value) for name, value in provider.items()}
     told |= {"model_provider": '"drivetrain"', "model_context_window": str(at.context_length)}
+    told["web_search"] = '"disabled"'  # a tool of its makers' server: offered wherever commands may reach the network
     flags = [part for name, value in told.items() for part in ("-c", f"{name}={value}")]
     return Invocation((*flags, "-m", at.model), {"DRIVETRAIN_API_KEY": at.key})
 
@@ -92,6 +93,7 @@ def _opencode(at: Endpoint) -> Invocation:
 
 def _qwen(at: Endpoint) -> Invocation:
     environment = {"OPENAI_BASE_URL": at.base, "OPENAI_API_KEY": at.key, "OPENAI_MODEL": at.model}
+    environment["QWEN_CODE_MAX_OUTPUT_TOKENS"] = str(at.answer)
     return Invocation(("--auth-type", "openai"), environment)
 
 

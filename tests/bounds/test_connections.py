@@ -119,7 +119,7 @@ def gone(server: Victim) -> bool:
     return server.num_connections() == 0
 
 
-@pytest.mark.parametrize("num", [NUM, pytest.param(MAX_CONNECTIONS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num", [NUM, pytest.param(MAX_CONNECTIONS, marks=[pytest.mark.slow, pytest.mark.in_turn])])
 @pytest.mark.parametrize("name", KINDS)
 def test_bad_clients_are_gone_in_bounded_time(server: Victim, name: str, num: int) -> None:
     allow_files(2 * num + 200)

@@ -22,9 +22,12 @@ RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "transformers": TransformersRig,
 }
 
+MARKS = {name: [pytest.mark.slow] for name in NEED_WEIGHTS}
+MARKS["remote-llamacpp"] = [pytest.mark.slow, pytest.mark.in_turn]
+
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=[pytest.mark.slow] if name in NEED_WEIGHTS else []) for name in sorted(RIGS)],
+    params=[pytest.param(name, marks=MARKS.get(name, [])) for name in sorted(RIGS)],
     scope="session",
 )
 def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Iterator[Rig]:

@@ -124,6 +124,7 @@ async def both_said(checkpoint: Callable[[str], Path], model: str, **options: An
         return plain, await said(worker)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("model", KINDS)
 async def test_a_compiled_model_says_the_same(checkpoint: Callable[[str], Path], model: str) -> None:
     compare(*await both_said(checkpoint, model))

@@ -18,7 +18,7 @@ from drivetrain.core.results import Choice
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.worker.worker import EngineWorker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn(2), pytest.mark.timeout(600)]
 
 TOKENS = 24
 AT_ONCE = 16

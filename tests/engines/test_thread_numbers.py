@@ -79,8 +79,13 @@ def answers(engine: str, path: Path, options: dict[str, Any], cache: Path) -> li
     [
         pytest.param("native", {"compile": "off"}, id="native"),
         pytest.param("native", {"compile": "off", "quantize": "int8"}, id="int8", marks=pytest.mark.slow),
-        pytest.param("native", {"compile": "on"}, id="compiled", marks=pytest.mark.slow),
-        pytest.param("native", {"compile": "on", "quantize": "int8"}, id="compiled int8", marks=pytest.mark.slow),
+        pytest.param("native", {"compile": "on"}, id="compiled", marks=[pytest.mark.slow, pytest.mark.in_turn(0)]),
+        pytest.param(
+            "native",
+            {"compile": "on", "quantize": "int8"},
+            id="compiled int8",
+            marks=[pytest.mark.slow, pytest.mark.in_turn(1)],
+        ),
         pytest.param("transformers", {}, id="transformers", marks=pytest.mark.slow),
     ],
 )

@@ -18,6 +18,8 @@ from on_vllm_vision import deepseek_vl2
 from probe import engine_of
 from tiny import pictures
 
+pytestmark = pytest.mark.in_turn(2)
+
 SETTINGS: dict[str, Any] = {
     "context_length": 2048,
     "kv_cache_gb": 0.25,

@@ -91,6 +91,7 @@ def test_every_operation(label: str, target: Served) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("label", GOOD_OPERATIONS)
 def test_every_operation_of_a_real_engine(label: str, real: Served) -> None:
     try_out(GOOD_OPERATIONS[label], real, 40)

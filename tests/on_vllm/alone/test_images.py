@@ -18,6 +18,7 @@ from drivetrain.worker.worker import EngineWorker
 from probe import engine_of
 from tiny import pictures, vision
 
+pytestmark = pytest.mark.in_turn(0)
 HEAD = {"head_dim": 32}
 """vLLM's attention on a CPU has no kernel for heads as small as those of the other tiny models."""
 SETTINGS: dict[str, Any] = {

@@ -14,6 +14,7 @@ from contract.same_model import answers_of, assert_same
 from on_vllm.vllm_rig import SETTINGS
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.timeout(1800)
 async def test_both_engines_are_the_same_model(smollm2: str, record_property: Any) -> None:
     async with drivetrain.Worker.open(smollm2, engine="vllm", **SETTINGS) as worker:

@@ -37,12 +37,13 @@ COMPLETIONS = Api("completions", "/completions", "text_completion", "text_comple
 
 @dataclass(frozen=True, slots=True)
 class ParsedUsage:
-    """`reasoning` is None if the server does not count it."""
+    """`reasoning` and `cached` are None if the server does not count them. What is cached differs from time to time."""
 
     prompt: int
     completion: int
     total: int
     reasoning: int | None = None
+    cached: int | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -97,9 +98,18 @@ def read_usage(document: Any) -> ParsedUsage | None:
     usage = take(document, "usage", dict)
     prompt, total = take(usage, "prompt_tokens", int), take(usage, "total_tokens", int)
     completion = take(usage, "completion_tokens", int) if "completion_tokens" in usage else 0
-    details = usage.get("completion_tokens_details")
-    counts = isinstance(details, dict) and details.get("reasoning_tokens") is not None
-    return ParsedUsage(prompt, completion, total, take(details, "reasoning_tokens", int) if counts else None)
+    return ParsedUsage(
+        prompt,
+        completion,
+        total,
+        reasoning=_detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
+        cached=_detail(usage.get("prompt_tokens_details"), "cached_tokens"),
+    )
+
+
+def _detail(details: Any, name: str) -> int | None:
+    counts = isinstance(details, dict) and details.get(name) is not None
+    return take(details, name, int) if counts else None
 
 
 def _whole_choice(api: Api, document: Any) -> ParsedChoice:

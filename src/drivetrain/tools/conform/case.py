@@ -34,6 +34,7 @@ class Area(StrEnum):
     REASONING = "reasoning"
     RESPONSES = "responses"
     MESSAGES = "messages"
+    AGENTS = "agents"
     EMBEDDINGS = "embeddings"
     RERANK = "rerank"
     TOKENS = "tokens"

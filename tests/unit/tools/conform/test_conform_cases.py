@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from toy_rules import CONTEXT
 from toy_server import KEY, Faults, Reply, Toy, serving
-from wrong_faces import FACES
+from wrong_faces import AGENTS, FACES
 from wrong_receipts import RECEIPTS
 from wrong_rest import ERRORS, EXTRAS, LEAVING, REST
 from wrong_structure import STRUCTURE
@@ -28,7 +28,7 @@ from drivetrain.tools.conform.verdict import Outcome
 
 WRONG = (
     *MODELS, *ANSWERS, *STREAMS, *STOPS, *PARAMETERS, *REPAIRS, *LOGPROBS, *USAGE, *ERRORS, *LEAVING, *EXTRAS, *REST,
-    *STRUCTURE, *TOOLS, *ROUNDS, *REASONING, *FACES, *RECEIPTS,
+    *STRUCTURE, *TOOLS, *ROUNDS, *REASONING, *FACES, *AGENTS, *RECEIPTS,
 )  # fmt: skip
 
 

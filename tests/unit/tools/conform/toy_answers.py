@@ -21,6 +21,8 @@ _SAMPLING = (
     "ignore_eos", "min_tokens",
 )  # fmt: skip
 IMAGE_TOKENS = 16
+_last: list[int] = []
+"""The prompt before this one."""
 
 
 @dataclass
@@ -79,6 +81,9 @@ class Asked:
                     message = f"{len(prompt)} prompt tokens and {self.limit} more do not fit: the limit is {CONTEXT}"
                     raise Refused(message, "messages" if chat else "prompt", code="context_length_exceeded")
                 self.prompts[at] = prompt[self.limit - CONTEXT :]
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(_last, self.prompts[0], strict=False))
+        self.cached = len(list(same))
+        _last[:] = self.prompts[0]
 
     def _prompts(self) -> list[list[int]]:
         given = [self.body["prompt_token_ids"]] if "prompt_token_ids" in self.body else prompts(self.body.get("prompt"))
@@ -144,7 +149,12 @@ class Asked:
         best_of = max(1, self.body.get("best_of", 1) // self.body.get("n", 1))
         thought = sum(len(choice.thought) for choice in choices)
         completion = sum(len(choice.steps) for choice in choices) * best_of + thought
-        made = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        made: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
         return made | ({"completion_tokens_details": {"reasoning_tokens": thought}} if thought else {})
 
     # Spelling

@@ -21,12 +21,20 @@ RESPONSES: Rules = {
     "model": _is(str), "input": lambda v: isinstance(v, (str, list)) and bool(v), "instructions": _is(str),
     "max_output_tokens": CHAT["max_tokens"], "temperature": CHAT["temperature"], "stream": _is(bool),
     "tools": _is(list), "tool_choice": _is((str, dict)), "text": _is(dict),  # type: ignore[arg-type]
+    "parallel_tool_calls": _is(bool), "store": lambda v: v is False, "reasoning": _is(dict), "include": _is(list),
+    "prompt_cache_key": _is(str), "client_metadata": _is(dict),
 }  # fmt: skip
 MESSAGES: Rules = {
-    "model": _is(str), "messages": lambda v: isinstance(v, list) and bool(v), "system": _is(str),
-    "max_tokens": CHAT["max_tokens"], "temperature": CHAT["temperature"], "stream": _is(bool),
-    "tools": _is(list), "tool_choice": _is(dict), "stop_sequences": CHAT["stop"],
+    "model": _is(str), "messages": lambda v: isinstance(v, list) and bool(v),
+    "system": _is((str, list)),  # type: ignore[arg-type]
+    "max_tokens": lambda v: type(v) is int and v > 0, "temperature": CHAT["temperature"], "stream": _is(bool),
+    "tools": _is(list), "tool_choice": _is(dict), "stop_sequences": CHAT["stop"], "metadata": _is(dict),
+    "thinking": _is(dict), "output_config": _is(dict),
+    "context_management": lambda v: all(edit["keep"] == "all" for edit in v["edits"]),
 }  # fmt: skip
+MOST_TOKENS = 100
+"""Of an answer whose limit is above what the context leaves."""
+
 COUNT: Rules = {name: MESSAGES[name] for name in ("model", "messages", "system", "tools")}
 
 
@@ -72,7 +80,7 @@ def _chat_of_response(given: dict[str, Any]) -> dict[str, Any]:
         "max_tokens": given.get("max_output_tokens", 100),
     }
     if "tools" in given:
-        chat["tools"] = [{"type": "function", "function": tool} for tool in given["tools"]]
+        chat["tools"] = [{"type": "function", "function": tool} for tool in _functions(given["tools"])]
     if isinstance(given.get("tool_choice"), dict):
         chat["tool_choice"] = {"type": "function", "function": {"name": given["tool_choice"]["name"]}}
     if form := given.get("text", {}).get("format"):
@@ -80,16 +88,31 @@ def _chat_of_response(given: dict[str, Any]) -> dict[str, Any]:
     return chat | {name: given[name] for name in ("temperature",) if name in given}
 
 
+def _functions(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those in namespaces too. The toy never calls a tool that takes a text."""
+    found = []
+    for tool in tools:
+        if tool["type"] in {"function", "namespace"}:
+            found += tool.get("tools", [tool])
+        elif not (tool["type"] == "custom" or tool.get("external_web_access") is False):
+            raise Refused("tools has a tool of an unknown type", "tools")
+    return found
+
+
 def _message_of(item: Any) -> dict[str, Any]:
     kind = item.get("type", "message") if isinstance(item, dict) else None
     if kind == "message":
-        return {"role": item.get("role"), "content": item.get("content")}
-    if kind == "function_call":
+        return {"role": item.get("role"), "content": _text_of(item.get("content"))}
+    if kind in {"function_call", "custom_tool_call"}:
         call = {"id": item["call_id"], "type": "function", "function": item}
         return {"role": "assistant", "tool_calls": [call]}
-    if kind == "function_call_output":
+    if kind in {"function_call_output", "custom_tool_call_output"}:
         return {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
     raise Refused("input has an item of an unknown type", "input")
+
+
+def _text_of(content: Any) -> Any:
+    return "".join(part["text"] for part in content) if isinstance(content, list) else content
 
 
 def _item(choice: Said, index: int) -> dict[str, Any]:
@@ -152,10 +175,12 @@ def counted(body: Any) -> tuple[Any, None]:
 
 
 def _chat_of_messages(given: dict[str, Any]) -> dict[str, Any]:
-    said = [{"role": "system", "content": given["system"]}] if "system" in given else []
+    said = [{"role": "system", "content": _text_of(given["system"])}] if "system" in given else []
     for one in given["messages"]:
         said += _messages_of(one)
-    chat: dict[str, Any] = {"model": given["model"], "messages": said, "max_tokens": given.get("max_tokens", 1)}
+    said.sort(key=lambda one: one["role"] != "system")
+    limit = min(given.get("max_tokens", 1), MOST_TOKENS)
+    chat: dict[str, Any] = {"model": given["model"], "messages": said, "max_tokens": limit}
     for tool in given.get("tools", ()):
         function = {"name": tool["name"], "parameters": tool["input_schema"]}
         chat.setdefault("tools", []).append({"type": "function", "function": function})
@@ -177,7 +202,10 @@ def _messages_of(one: Any) -> list[dict[str, Any]]:
             call = {"id": block["id"], "type": "function", "function": function}
             made.append({"role": "assistant", "tool_calls": [call]})
         elif block["type"] == "tool_result":
-            made.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": block["content"]})
+            told = _text_of(block["content"])
+            made.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": told})
+        elif block["type"] == "text":
+            made.append({"role": one["role"], "content": block["text"]})
         else:
             raise Refused("messages has a block of an unknown type", "messages")
     return made

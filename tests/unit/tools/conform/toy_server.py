@@ -42,6 +42,7 @@ STEP_S = 0.004
 KEEPS_S = 1.5
 HEADERS_BYTES = 2**16
 BODY_BYTES = 2**25
+INFO = {"eos_token": "</s>", "bos_token": None, "pad_token": None, "chat_template": "{{ messages }}"}
 CARD = {"id": "toy", "object": "model", "created": 1_700_000_000, "owned_by": "toy", "max_model_len": CONTEXT}
 
 
@@ -111,7 +112,11 @@ class Toy:
             return "GET", "/too-large", {}
         first, *lines = raw.decode("latin-1").split("\r\n")
         method, path, _ = first.split(" ")
-        return method, unquote(path), {k.lower(): v.strip() for k, _, v in (x.partition(":") for x in lines if x)}
+        return (
+            method,
+            unquote(path.partition("?")[0]),
+            {k.lower(): v.strip() for k, _, v in (x.partition(":") for x in lines if x)},
+        )
 
     async def _reply(
         self, method: str, path: str, headers: dict[str, str], reader: asyncio.StreamReader
@@ -205,6 +210,7 @@ class Toy:
             "/v1/score": ("POST", _score),
             "/tokenize": ("POST", _tokenize),
             "/detokenize": ("POST", _detokenize),
+            "/tokenizer_info": ("GET", lambda _: Reply(200, INFO)),
         }
         if path not in routes:
             raise Refused("there is nothing here", status=404, code="not_found")

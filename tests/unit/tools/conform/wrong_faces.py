@@ -1,4 +1,4 @@
-"""Wrong servers for the cases of `/v1/responses` and `/v1/messages`."""
+"""Wrong servers for the cases of `/v1/responses` and `/v1/messages`, and of the agents that speak them."""
 
 from __future__ import annotations
 
@@ -115,4 +115,50 @@ FACES = (
     Wrong("message counts wrongly", _set("/count_tokens", input_tokens=1),
           says("1 tokens are counted", "messages", "count")),
     Wrong("message refuses nothing", _lax(_M), says("was accepted", "messages", *_M_REFUSALS, "result", "error")),
+)  # fmt: skip
+
+
+def _knows_no(word: str) -> Make:
+    """What has this in its body is refused."""
+
+    def reply(at: str, body: Any, made: Reply) -> Reply:
+        error = {"message": "this is not known", "type": "invalid_request_error", "param": None, "code": None}
+        return Reply(400, {"error": error}) if word in str(body) else made
+
+    return lambda: Faults(reply=reply)
+
+
+def _cut(events: list[Any]) -> list[Any]:
+    return events[:-1]
+
+
+def _forgets(events: list[Any]) -> None:
+    for event in events[:-1]:
+        if event.get("usage"):
+            event["usage"]["prompt_tokens_details"] = {"cached_tokens": 1}
+
+
+def _no_prompt(events: list[Any]) -> None:
+    for event in events[:-1]:
+        if event.get("usage"):
+            event["usage"]["prompt_tokens"] = 0
+
+
+_CLAUDE, _CODEX = ("claude_first_turn", "claude_results"), ("codex_first_turn", "codex_results")
+_CHATS = ("system_messages", "parts_of_text", "parallel_results")
+
+AGENTS = (
+    Wrong("knows no edit of the context", _knows_no("clear_thinking"), says("not known", "agents", *_CLAUDE)),
+    Wrong("knows no billing line", _knows_no("cc_version"), says("not known", "agents", *_CLAUDE, "claude_count")),
+    Wrong("agent's message without an end", _events(_M, _without("message_stop")),
+          says("last events", "agents", *_CLAUDE)),
+    Wrong("agent's message counted wrongly", _set("/count_tokens", input_tokens=1),
+          says("1 tokens are counted", "agents", "claude_count")),
+    Wrong("knows no namespace", _knows_no("namespace"), says("not known", "agents", *_CODEX)),
+    Wrong("agent's response without an end", _events(_R, _cut), says("last event is", "agents", *_CODEX)),
+    Wrong("chats count no prompt", _events("/chat/completions", _no_prompt),
+          says("counts no prompt", "agents", *_CHATS)),
+    Wrong("cached beginnings are forgotten", _events("/chat/completions", _forgets),
+          says("1 tokens came from the cache", "agents", "continued")),
+    Wrong("no names of special tokens", _set("/tokenizer_info", eos_token=5), says("eos_token is 5", "tokens", "info")),
 )  # fmt: skip

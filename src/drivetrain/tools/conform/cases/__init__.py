@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drivetrain.tools.conform.case import Area, Case
 from drivetrain.tools.conform.cases import (
+    agents,
     auth,
     cancel,
     chat,
@@ -39,7 +40,7 @@ from drivetrain.tools.conform.cases import (
 _FILES = (
     models, chat, completions, streaming, stops, parameters, refusals, logprobs, usage, errors, cancel, ids, receipts,
     structured, schemas, schema_refusals, explosive, tools, tool_streams, tool_rounds, tool_refusals, reasoning,
-    responses, messages, embeddings, rerank, tokens, images, auth, robustness,
+    responses, messages, agents, embeddings, rerank, tokens, images, auth, robustness,
 )  # fmt: skip
 
 ALL: tuple[Case, ...] = tuple(

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`."""
+"""`/tokenize`, `/detokenize` and `/tokenizer_info`."""
 
 from __future__ import annotations
 
@@ -61,6 +61,20 @@ async def _chat(t: Trial) -> None:
     tokens = await _tokenize(t, **CHAT.prompt_fields(PROMPT))
     counted = (await t.generate(CHAT, **CHAT.prompt_fields(PROMPT))).counted.prompt
     ensure(len(tokens) == counted, f"{len(tokens)} ids; usage counts {counted} prompt tokens")
+
+
+@case(
+    "info", asks="/tokenizer_info", holds="the special tokens, each a text or null, and the chat template if it has one"
+)
+async def _info(t: Trial) -> None:
+    exchange = await t.ask("GET", f"{t.root}/tokenizer_info")
+    answered(exchange)
+    told = exchange.json()
+    for name in ("eos_token", "bos_token", "pad_token"):
+        ensure(name in told, f"the answer has no {name}")
+    for name in ("eos_token", "bos_token", "pad_token", "chat_template"):
+        found = told.get(name)
+        ensure(found is None or isinstance(found, str), f"{name} is {brief(found)}, neither a text nor null")
 
 
 _BAD: tuple[tuple[str, str, dict[str, Any]], ...] = (

@@ -34,6 +34,7 @@ EXCUSED = {
     "needs a collector": 1,
     "needs a model that reasons": 1,
     "needs nginx": 1,
+    "needs peft": 1,
     "needs receipts of your own": 1,
     "needs the client of Cohere": 1,
     "needs the network": 1,

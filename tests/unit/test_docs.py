@@ -186,6 +186,7 @@ def with_settings(page: str) -> str:
 PARAMETERS_PAGE = ROOT / "docs" / "guides" / "parameters.md"
 SETTINGS_PAGE = ROOT / "docs" / "guides" / "settings.md"
 ANSWERS_PAGE = ROOT / "docs" / "guides" / "answers.md"
+SERVER_REFERENCE = ROOT / "docs" / "guides" / "server-reference.md"
 README = ROOT / "README.md"
 
 
@@ -238,15 +239,22 @@ def test_the_readme_shows_every_command() -> None:
     assert {command.prog.split()[1] for command in commands.values()} <= shown
 
 
-def test_the_page_of_the_server_has_a_row_for_each_of_its_flags() -> None:
+def test_the_server_reference_has_a_row_for_each_flag() -> None:
     _, commands = main._parsers()
     groups = re.findall(
         r"^(?:server|log):\n(.*?)(?:\n\n|\Z)", commands["serve"].format_help(), re.DOTALL | re.MULTILINE
     )
     flags = re.findall(r"^  (--[\w-]+)", "\n".join(groups), re.MULTILINE)
     assert len(flags) > 10
-    text = (ROOT / "docs" / "guides" / "server.md").read_text()
+    text = SERVER_REFERENCE.read_text()
     assert set(flags) <= set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE))
+
+
+def test_the_server_reference_has_each_error_code() -> None:
+    sources = [path.read_text() for path in (ROOT / "src" / "drivetrain" / "server").rglob("*.py")]
+    codes = {code for text in sources for code in re.findall(r"\bcode=\"(\w+)\"", text)}
+    assert len(codes) > 10
+    assert codes <= set(re.findall(r"`(\w+)`", SERVER_REFERENCE.read_text().partition("## Status codes")[2]))
 
 
 def test_the_pages_name_files_that_exist() -> None:

@@ -103,7 +103,7 @@ class GenerateRequest:
     suffix: str | None = parameter(
         HonouredBy.VOCABULARY,
         String(),
-        "what comes behind the answer: it fills the gap between `prompt` and this",
+        "the text after the answer, which fills the gap between `prompt` and this",
         neutral="",
     )
     prompt_token_ids: tuple[int, ...] | None = parameter(_TOKENS, Ids(non_empty=True), "the prompt as token ids")

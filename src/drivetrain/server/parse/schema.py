@@ -288,7 +288,7 @@ CHAT = Body(
     },
 )
 
-SUFFIX = like("suffix", "what comes behind the answer, which fills the gap between prompt and it", nothing=("",))
+SUFFIX = like("suffix", "the text after the answer, which fills the gap between prompt and this", nothing=("",))
 
 COMPLETION = Body(
     "CompletionBody",

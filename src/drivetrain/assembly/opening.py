@@ -16,7 +16,7 @@ from drivetrain.core.errors import Cancelled, InvalidSetting
 from drivetrain.core.stats import Stats
 from drivetrain.engines.first_fit import FirstFit
 from drivetrain.engines.remote.address import Key, Reference, is_url
-from drivetrain.store.catalogue import CATALOGUE
+from drivetrain.store.catalogue import CATALOGUE, short_name
 from drivetrain.store.models import LocalModel
 from drivetrain.store.references import parse
 from drivetrain.store.store import Store
@@ -141,7 +141,9 @@ def _refuse_if_none(model: str, settings: Settings) -> None:
     if settings.engine != "auto":
         named(settings.engine).refuse_if_missing()
     elif not any(kind.installed for kind in ENGINES.values() if kind.needs):
-        ENGINES["llamacpp" if model in CATALOGUE or model.endswith(".gguf") else "native"].refuse_if_missing()
+        known = CATALOGUE.get(short_name(model, CATALOGUE) or "")
+        is_gguf = known.is_gguf if known is not None else model.endswith(".gguf")
+        ENGINES["llamacpp" if is_gguf else "native"].refuse_if_missing()
 
 
 def spec_of(found: LocalModel | None, settings: Settings, store: Store) -> ModelSpec:

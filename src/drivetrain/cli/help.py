@@ -115,7 +115,7 @@ def overview(description: str, groups: Mapping[str, Mapping[str, str]], ending: 
     """Of the program: each group with its commands and what they do."""
     left = max(map(len, groups)) + 2
     width = max(len(name) for commands in groups.values() for name in commands) + 2
-    lines = ["usage: drivetrain COMMAND [option ...]", "", description, ""]
+    lines = ["usage: drivetrain COMMAND [option ...]", description, ""]
     for group, commands in groups.items():
         heads = [group, *[""] * (len(commands) - 1)]
         lines += [

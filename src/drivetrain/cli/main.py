@@ -91,7 +91,7 @@ class _Program(CommandParser):
 
 def _parsers() -> tuple[_Program, dict[str, CommandParser]]:
     # imported inside the boundary, where Ctrl-C gives one line
-    from drivetrain.cli import deploy, embed, generate, models, ps
+    from drivetrain.cli import deploy, embed, generate, models, ps, stop
     from drivetrain.cli import run as run_command
     from drivetrain.cli.bench import command as bench
     from drivetrain.cli.chat import command as chat
@@ -105,7 +105,7 @@ def _parsers() -> tuple[_Program, dict[str, CommandParser]]:
 
     groups: dict[str, tuple[Any, ...]] = {
         "Talk": (run_command, chat, generate, embed),
-        "Serve": (serve, launch, deploy, ps),
+        "Serve": (serve, launch, deploy, ps, stop),
         "Models": (models, inspect),
         "Examine": (doctor, bench, diff, replay, conform),
     }

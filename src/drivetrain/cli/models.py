@@ -14,15 +14,20 @@ from drivetrain.core.errors import InvalidSetting, ModelNotFound
 
 _PULL = """examples:
   drivetrain pull smollm2-135m
+  drivetrain pull llama3.2
   drivetrain pull HuggingFaceTB/SmolLM2-360M-Instruct
   drivetrain pull bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M
 
 An interrupted pull continues where it stopped. DRIVETRAIN_HOME names the folder
-of the store.
+of the store. drivetrain list --known shows the short names.
 """
 _LIST = """examples:
   drivetrain list
-  drivetrain list --json
+  drivetrain list --known
+  drivetrain list --known --json
+
+--known lists the short names instead: what each is, and where it comes from.
+--json adds the repository, its commit, the files, their digests and sampling.
 """
 _REMOVE = """examples:
   drivetrain rm smollm2-135m
@@ -36,6 +41,7 @@ def add(commands: options.Commands) -> None:
     pull.add_argument("--json", action="store_true", help="print the pulled model as JSON")
     pull.set_defaults(run=run_pull)
     listing = _command(commands, "list", "list the models in the store", _LIST, aliases=("ls",))
+    listing.add_argument("--known", action="store_true", help="list the short names that can be pulled")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run_list)
     remove = _command(commands, "rm", "delete models from the store", _REMOVE)
@@ -68,18 +74,48 @@ def run_list(args: argparse.Namespace) -> int:
     from drivetrain.store.display import size
     from drivetrain.store.store import Store
 
+    if args.known:
+        return _list_known(args)
     models = Store().list()
     if args.json:
         output.document(plain(models))
         return 0
     if not models:
-        output.note("no model has been pulled yet; drivetrain pull smollm2-135m fetches a small one")
+        output.note(
+            "no model has been pulled yet; drivetrain pull smollm2-135m fetches a small one, and "
+            "drivetrain list --known shows others"
+        )
         return 0
     rows = [
         (model.name, size(model.size_bytes), model.format.value, model.source, model.pulled_at[:10], _remark(model))
         for model in models
     ]
     output.line(output.table(("NAME", "SIZE", "FORMAT", "SOURCE", "PULLED", ""), rows))
+    return 0
+
+
+def _list_known(args: argparse.Namespace) -> int:
+    from drivetrain.store.catalogue import CATALOGUE
+    from drivetrain.store.display import size
+
+    known = [model for name, model in CATALOGUE.items() if ":" not in name]
+    if args.json:
+        output.document([{**plain(model), "size_bytes": model.size_bytes, "source": model.source} for model in known])
+        return 0
+    rows = [
+        (
+            f"{model.name} *" if model.alias else model.name,
+            size(model.size_bytes),
+            f"{model.context:,}" if model.context else "-",
+            model.licence,
+            model.purpose,
+            model.publisher,
+        )
+        for model in known
+    ]
+    output.line(output.table(("NAME", "SIZE", "CONTEXT", "LICENCE", "FOR", "FROM"), rows))
+    example = next(model for model in known if model.alias)
+    output.note(f"* is what a family's name alone means: {example.alias} is {example.name}")
     return 0
 
 

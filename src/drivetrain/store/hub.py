@@ -11,12 +11,13 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import DrivetrainError, LoadFailed, MissingExtra, ModelNotFound, one_line
+from drivetrain.store.catalogue import HubModel
 from drivetrain.store.digests import sha256_of
 from drivetrain.store.display import OFFLINE_REMEDY
 from drivetrain.store.display import size as size_text
@@ -64,30 +65,55 @@ class Hub:
         Returns the commit and the files. Raises `LoadFailed`, `ModelNotFound` or `MissingExtra`; then `content` may
         be incomplete.
         """
-        library = _library()
         progress(f"looking for {hub_id.name}", None)
-        with _translated(hub_id):
-            commit, files = self._list_files(library, hub_id)
+        commit, files = self._list_files(hub_id)
         wanted = choose(files, hub_id)
+        return commit, self._download(hub_id.name, replace(hub_id, revision=commit), wanted, content, progress)
+
+    def fetch_known(self, model: HubModel, content: Path, progress: Progress) -> tuple[FileRecord, ...]:
+        """Fill `content` with a model of the catalogue, as `fetch` does. What is there must be what the catalogue has:
+        a hub that says otherwise is refused before anything is downloaded, and a file that is otherwise afterwards.
+        """
+        hub_id = HubId(model.repo, model.revision)
+        progress(f"looking for {model.name}", None)
+        _, listed = self._list_files(hub_id)
+        found = {file.name: file for file in listed}
+        for file in model.files:
+            if file.name not in found or found[file.name].sha256 not in (None, file.sha256):
+                raise LoadFailed(
+                    f"{model.name} is not fetched: {file.name} in {model.repo} is not, or no longer, the file "
+                    "that this version of Drivetrain knows; if you trust what is there, run: "
+                    f"drivetrain pull {model.unpinned}"
+                )
+        wanted = [RemoteFile(file.name, found[file.name].size_bytes, file.sha256) for file in model.files]
+        return self._download(model.name, hub_id, wanted, content, progress)
+
+    def _download(
+        self, name: str, hub_id: HubId, wanted: list[RemoteFile], content: Path, progress: Progress
+    ) -> tuple[FileRecord, ...]:
+        """The files of one commit."""
+        library = _library()
         missing_bytes = sum(file.size_bytes or 0 for file in wanted) - folder_size(content)
-        require_space(hub_id.name, missing_bytes, self.free_bytes(content))
-        with _translated(hub_id), _reported(hub_id, wanted, content, progress):
+        require_space(name, missing_bytes, self.free_bytes(content))
+        with _translated(hub_id), _reported(name, wanted, content, progress):
             library.snapshot_download(
                 hub_id.repo,
-                revision=commit,
+                revision=hub_id.revision,
                 local_dir=content,
                 endpoint=self.endpoint,
                 allow_patterns=[glob.escape(file.name) for file in wanted],
                 tqdm_class=_quiet(library.utils.tqdm),
             )
         _keep_only(content, {file.name for file in wanted})
-        return commit, _check_files(hub_id, wanted, content, progress)
+        return _check_files(name, hub_id, wanted, content, progress)
 
-    def _list_files(self, library: Any, hub_id: HubId) -> tuple[str, list[RemoteFile]]:
+    def _list_files(self, hub_id: HubId) -> tuple[str, list[RemoteFile]]:
         """Not left to `snapshot_download`: without a network it takes a partly filled folder for complete."""
-        info = library.HfApi(endpoint=self.endpoint).model_info(
-            hub_id.repo, revision=hub_id.revision, files_metadata=True, timeout=self.timeout_s
-        )
+        library = _library()
+        with _translated(hub_id):
+            info = library.HfApi(endpoint=self.endpoint).model_info(
+                hub_id.repo, revision=hub_id.revision, files_metadata=True, timeout=self.timeout_s
+            )
         files = [
             RemoteFile(item.rfilename, item.size, item.lfs.sha256 if item.lfs is not None else None)
             for item in info.siblings or ()
@@ -183,7 +209,7 @@ def _quiet(bar: type[Any]) -> type[Any]:
 
 
 @contextmanager
-def _reported(hub_id: HubId, wanted: list[RemoteFile], content: Path, progress: Progress) -> Iterator[None]:
+def _reported(name: str, wanted: list[RemoteFile], content: Path, progress: Progress) -> Iterator[None]:
     """Reports from a thread how many bytes are on the disk: the library has no callback for them."""
     total = sum(file.size_bytes or 0 for file in wanted)
     stopped = threading.Event()
@@ -191,9 +217,7 @@ def _reported(hub_id: HubId, wanted: list[RemoteFile], content: Path, progress: 
     def watch() -> None:
         while not stopped.wait(POLL_S):
             done = min(folder_size(content), total)
-            progress(
-                f"downloading {hub_id.name} ({size_text(done)} of {size_text(total)})", done / total if total else None
-            )
+            progress(f"downloading {name} ({size_text(done)} of {size_text(total)})", done / total if total else None)
 
     watcher = threading.Thread(target=watch, name="drivetrain-pull-progress", daemon=True)
     watcher.start()
@@ -215,11 +239,13 @@ def _keep_only(content: Path, names: set[str]) -> None:
             Path(folder).rmdir()
 
 
-def _check_files(hub_id: HubId, wanted: list[RemoteFile], content: Path, progress: Progress) -> tuple[FileRecord, ...]:
-    """Raises `LoadFailed` unless every file has the size and the sha256 that the hub gives for it."""
+def _check_files(
+    model: str, hub_id: HubId, wanted: list[RemoteFile], content: Path, progress: Progress
+) -> tuple[FileRecord, ...]:
+    """Raises `LoadFailed` unless every file has the size and the sha256 that are wanted."""
     records = []
     for number, file in enumerate(wanted):
-        progress(f"checking {hub_id.name}", number / len(wanted))
+        progress(f"checking {model}", number / len(wanted))
         path = content / file.name
         if not path.is_file() or path.is_symlink():
             raise LoadFailed(f"{file.name} of {hub_id.repo} did not arrive; run it again")

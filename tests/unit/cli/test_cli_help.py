@@ -15,8 +15,8 @@ from drivetrain.cli import main
 from drivetrain.cli.help import SCREEN_COLUMNS, SCREEN_LINES
 
 COMMANDS = (
-    "run", "chat", "generate", "embed", "serve", "launch", "deploy", "ps", "pull", "list", "rm", "inspect", "doctor",
-    "bench", "diff", "replay", "conform",
+    "run", "chat", "generate", "embed", "serve", "launch", "deploy", "ps", "stop", "pull", "list", "rm", "inspect",
+    "doctor", "bench", "diff", "replay", "conform",
 )  # fmt: skip
 OTHER_NAMES = {"ls": "list", "show": "inspect"}
 HEAVY = ("torch", "transformers", "numpy", "jinja2", "PIL", "asyncio", "huggingface_hub", "http", "ssl", "readline")

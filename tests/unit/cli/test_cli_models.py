@@ -81,6 +81,25 @@ def test_an_empty_store(capsys: pytest.CaptureFixture[str]) -> None:
     assert "drivetrain pull" in outcome.err
 
 
+def test_known_names_fit_on_a_screen_and_download_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    outcome = run_here(capsys, "list", "--known")
+    head, *rows = outcome.out.splitlines()
+    assert head.split() == ["NAME", "SIZE", "CONTEXT", "LICENCE", "FOR", "FROM"]
+    assert max(map(len, outcome.out.splitlines())) < 80
+    assert rows[0].split() == ["smollm2-135m", "98.4", "MB", "8,192", "Apache-2.0", "chat", "PyPI"]
+    assert len(rows) > 20
+    assert not any(":" in row.split()[0] for row in rows)
+    assert outcome.err == "* is what a family's name alone means: smollm2 is smollm2-1.7b\n"
+    told = {model["name"]: model for model in run_here(capsys, "list", "--known", "--json").json}
+    assert list(told) == [row.split()[0] for row in rows]
+    llama = told["llama3.2-3b"]
+    assert (llama["alias"], llama["licence"]) == ("llama3.2", "Llama 3.2")
+    assert llama["source"].startswith("huggingface.co bartowski/Llama-3.2-3B-Instruct-GGUF@")
+    assert llama["files"][0]["name"] == "Llama-3.2-3B-Instruct-Q4_K_M.gguf"
+    assert llama["size_bytes"] == llama["files"][0]["size_bytes"]
+    assert not (tmp_path / "home").exists()
+
+
 def test_rm_asks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, toy: str) -> None:
     run_here(capsys, "pull", toy)
     outcome = run_here(capsys, "rm", toy)

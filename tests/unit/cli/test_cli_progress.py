@@ -50,6 +50,18 @@ def test_the_eta_and_an_unknown_size() -> None:
     assert stream.getvalue().splitlines()[-1] == "downloading other  3.0 MB"
 
 
+def test_a_note_is_shown_at_once_and_stays() -> None:
+    progress, stream, _ = _line(is_tty=True)
+    progress("loading", None)
+    progress("note: read this", None)
+    progress("loading", None)
+    assert stream.getvalue() == "\rloading …\x1b[K" + "\r\x1b[Knote: read this\n" + "\rloading …\x1b[K"
+    for is_tty, quiet, expected in [(False, False, "note: read this\n"), (True, True, "")]:
+        progress, stream, _ = _line(is_tty=is_tty, quiet=quiet)
+        progress("note: read this", None)
+        assert stream.getvalue() == expected
+
+
 def test_loading_is_a_text() -> None:
     progress, stream, _ = _line(is_tty=True)
     progress("loading the weights", None)

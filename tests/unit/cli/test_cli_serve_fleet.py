@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
+import hashlib
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from drivetrain.cli import main
 from drivetrain.cli.flags.server_options import LIMITS, OF_SEVERAL, SERVER
 from drivetrain.cli.serve import fleet as serve_fleet
 from drivetrain.cli.serve.fleet import FleetArguments
+from drivetrain.cli.serve.greeting import greet
 from drivetrain.cli.serve.offers import make_fleet, size_bytes, spoilt
+from drivetrain.core.engine import WeightsFormat
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import build_request
 from drivetrain.scale.fleet.policy import FleetLimits
+from drivetrain.server.settings import ServerSettings
+from drivetrain.store.manifest import FileRecord, Manifest
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -139,7 +144,7 @@ def test_the_one_model_may_stand_in_the_file(capsys: pytest.CaptureFixture[str],
 
 
 def test_the_table_has_room_for_both() -> None:
-    assert {one.name for one in fields(FleetArguments)} == set(OF_SEVERAL)
+    assert {one.name for one in fields(FleetArguments)} - {"on_demand"} == set(OF_SEVERAL)
     assert not set(OF_SEVERAL) & set(SERVER)
 
 
@@ -178,7 +183,7 @@ def test_a_wrong_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a MODEL"),
+        ([], "name a MODEL: none has been pulled yet; drivetrain pull smollm2-135m"),
         (["fake", "--max-loaded", "0"], "--max-loaded is 0"),
         (["fake", "--alias", "x"], "not of the form NAME=MODEL"),
         (["fake", "b=fake", "--name", "x"], "write NAME=MODEL"),
@@ -213,6 +218,61 @@ def test_names_that_do_not_fit_together(arguments: list[str], words: str) -> Non
     with pytest.raises(InvalidSetting) as caught:
         make_fleet(models, said(*arguments), lambda what, share: None)
     assert words in caught.value.message
+
+
+def keep(home: Path, name: str, pulled_at: str, *, damaged: bool = False) -> None:
+    """A model in the store, as a pull leaves it."""
+    folder = home / "models" / name.replace("/", "--")
+    folder.mkdir(parents=True)
+    (folder / "m.gguf").write_bytes(b"GGUF" + bytes(20 - damaged))
+    record = FileRecord("m.gguf", 24, hashlib.sha256(name.encode()).hexdigest())
+    Manifest(
+        name=name, reference=name, source="x", format=WeightsFormat.GGUF, files=(record,), pulled_at=pulled_at
+    ).write(folder)
+
+
+def test_without_a_model_all_that_is_pulled_is_served_on_demand(tmp_path: Path) -> None:
+    keep(tmp_path, "org/one", "2026-01-01T00:00:00+00:00")
+    keep(tmp_path, "smollm2-135m", "2026-01-02T00:00:00+00:00")
+    keep(tmp_path, "org/broken", "2026-01-03T00:00:00+00:00", damaged=True)
+    found = said()
+    assert (found.models, found.on_demand) == (("smollm2-135m", "org/one"), True)
+    assert list(chosen()) == ["smollm2-135m", "org/one"]
+    assert not said("smollm2-135m", "org/one").on_demand, "who names them wants them loaded"
+    assert said("--max-loaded", "1").max_loaded == 1
+
+
+def test_without_a_model_the_only_one_is_served_as_if_it_was_named(tmp_path: Path) -> None:
+    keep(tmp_path, "org/one", "2026-01-01T00:00:00+00:00")
+    args = parsed()
+    assert serve_fleet.read(args) is None
+    assert args.models == ["org/one"]
+    file = tmp_path / "serve.toml"
+    file.write_text('[serve]\nmodels = ["fake"]\n')
+    args = parsed("--config", str(file))
+    assert serve_fleet.read(args) is None
+    assert args.models == ["fake"], "what the file names comes before what is pulled"
+
+
+async def test_on_demand_nothing_is_loaded_before_it_is_asked_for() -> None:
+    arguments = ("fake", "two=fake", "three=fake", "--pin", "three")
+    several = replace(said(*arguments), on_demand=True)
+    fleet = make_fleet(serve_fleet.choose(parsed(*arguments), several), several, lambda *_: None)
+    await fleet.start()
+    assert [name for name, _ in fleet] == ["three"]
+    assert fleet.ready
+    async with fleet.lease("two") as worker:
+        assert worker.metadata.name == "two"
+    assert [name for name, _ in fleet] == ["two", "three"]
+    await fleet.stop()
+
+
+def test_the_greeting_has_a_way_in_where_nothing_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    greet("one is unloaded.", {}, "http://127.0.0.1:8000", None, ServerSettings(), several=True)
+    lines = capsys.readouterr().out.split("\n")
+    assert [line for line in lines if line] == [
+        "one is unloaded.", "The page:", "  http://127.0.0.1:8000/", "The API:", "  http://127.0.0.1:8000/v1",
+    ]  # fmt: skip
 
 
 async def test_counts_go_on_when_a_model_is_loaded_again() -> None:

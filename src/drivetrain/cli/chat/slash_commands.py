@@ -17,13 +17,13 @@ HELP = """/image PATH|URL    show the model an image with the next message
 /undo              forget the last question and its answer
 /reset             start a new chat; the system message and the parameters stay
 /help              show this list
-/exit              leave (or press Ctrl-D)
+/exit, /bye        leave (or press Ctrl-D)
 Ctrl-C stops an answer. A line that begins with // is sent with one slash. Put a message of several lines between
 triple quotes."""
 
 
 class Leave(Exception):
-    """The user typed /exit."""
+    """The user typed /exit or /bye."""
 
 
 class ChatCommands:
@@ -40,6 +40,7 @@ class ChatCommands:
             "/reset": self._reset,
             "/help": lambda rest: output.note(HELP),
             "/exit": self._leave,
+            "/bye": self._leave,
             "/quit": self._leave,
         }
 

@@ -1,4 +1,4 @@
-"""`drivetrain serve MODEL`: the OpenAI API and the web page, until a signal."""
+"""`drivetrain serve [MODEL]`: the OpenAI API and the web page, until a signal."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
 _EPILOG = """examples:
   drivetrain serve smollm2-135m
+  drivetrain serve                       all that is pulled
   drivetrain serve ./my-model --port 9000 --name my-model
   drivetrain serve http://127.0.0.1:8080/v1 http://127.0.0.1:8081/v1 --model name
   drivetrain serve org/name --host 0.0.0.0 --api-key-file keys.txt
@@ -49,7 +50,7 @@ def add(commands: options.Commands) -> None:
         "serve",
         help="serve models over HTTP: the OpenAI API and a web page",
         description="Serve models over HTTP with the OpenAI API, and a chat page at /.",
-        usage="%(prog)s MODEL [MODEL ...] [option ...]",
+        usage="%(prog)s [MODEL ...] [option ...]",
         epilog=_EPILOG,
     )
     parser.add_argument(
@@ -57,7 +58,7 @@ def add(commands: options.Commands) -> None:
         metavar="MODEL",
         nargs="*",
         help="a short name, a folder, a .gguf file, a Hugging Face id or a URL; NAME=MODEL gives it a name; "
-        "several URLs are upstreams of one model, otherwise each is a model of its own",
+        "several URLs are upstreams of one model, otherwise each is a model of its own; without any, what is pulled",
     )
     options.add_quiet(parser)
     options.add_remote(parser)
@@ -162,6 +163,7 @@ def _serve(
     """
     import asyncio
 
+    from drivetrain.cli.serve.running import recorded
     from drivetrain.cli.terminal.progress import progress_line
     from drivetrain.server.app import create_app
     from drivetrain.server.run import Stop, address_of, bind, serve
@@ -184,6 +186,6 @@ def _serve(
         finally:
             await owner.stop()
 
-    with bind(server) as sock, progress_line(quiet=quiet) as progress:
+    with bind(server) as sock, recorded(sock), progress_line(quiet=quiet) as progress:
         models, owner = open_models(progress)
         asyncio.run(main())

@@ -27,6 +27,8 @@ class FleetArguments:
     room_wait_s: float | None = None
     pinned: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    on_demand: bool = False
+    """They are all that is pulled, and nobody named them: each is loaded when it is asked for."""
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -68,21 +70,36 @@ def _alias(text: str) -> tuple[str, str]:
 def read(args: argparse.Namespace) -> FleetArguments | None:
     """None if there is one model, and nothing that would load or unload it.
 
-    If the file names the models, they are in `args.models` afterwards.
+    If nobody names the models on the command line, those of the file or else all that are pulled are in `args.models`
+    afterwards.
     """
     in_file = _in_file(args)
-    models = tuple(args.models) or in_file.models
+    named = tuple(args.models) or in_file.models
+    models = named or _pulled()
     several = replace(
         in_file,
         **{name: value for name, (value, _) in _limits(args, models).items()},
         models=models,
         pinned=tuple(args.pin) or in_file.pinned,
         aliases={**in_file.aliases, **dict(args.alias)},
+        on_demand=not named and len(models) > 1,
     )
-    if not several.models:
-        raise InvalidSetting("name a MODEL, or list them as models under [serve] in the file", param="model")
     args.models = list(several.models)
     return several if replace(several, models=()) != FleetArguments() or _several(several.models) else None
+
+
+def _pulled() -> tuple[str, ...]:
+    """What can be served where nobody says what: the models in the store, the latest first."""
+    from drivetrain.store.store import Store
+
+    whole = [model for model in Store().list() if model.damage is None]
+    if not whole:
+        raise InvalidSetting(
+            "name a MODEL: none has been pulled yet; drivetrain pull smollm2-135m fetches a small one, and drivetrain "
+            "list --known shows others",
+            param="model",
+        )
+    return tuple(model.name for model in sorted(whole, key=lambda model: model.pulled_at, reverse=True))
 
 
 def told(args: argparse.Namespace, several: FleetArguments | None) -> Layer:

@@ -26,7 +26,7 @@ def greet(
     *,
     several: bool,
 ) -> None:
-    """The headline and the ways in to the first model on stdout, the notes of the engines on stderr.
+    """The headline and the ways in to the first loaded model on stdout, the notes of the engines on stderr.
 
     With `several` models, of which some may not be loaded, a note names its model.
     """
@@ -36,6 +36,8 @@ def greet(
     output.line(headline)
     for name, worker in list(workers.items())[:1]:
         output.line(_ways_in(address, name, worker.capabilities, key_file, server))
+    if not workers:
+        output.line(_ways({"The page": f"{address}/", "The API": f"{address}/v1"}))
 
 
 def _ways_in(
@@ -51,6 +53,10 @@ def _ways_in(
     code = f'from openai import OpenAI; print(OpenAI(base_url="{address}/v1").{call})'
     python = f'OPENAI_API_KEY="{key}" python3 -c {shlex.quote(code)}'
     ways = {"The page": f"{address}/", "In a shell": curl, "In Python (pip install openai)": python}
+    return _ways(ways)
+
+
+def _ways(ways: Mapping[str, str]) -> str:
     return "".join(f"\n{way}:\n  {line}\n" for way, line in ways.items())
 
 

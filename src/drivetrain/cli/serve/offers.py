@@ -33,7 +33,8 @@ def make_fleet(
         if name not in names:
             raise InvalidSetting(f"there is no model {name!r} here; there are {', '.join(sorted(names))}", param="name")
     offers = [_offer(one, several, progress, tracer) for one in chosen]
-    return Fleet(offers, FleetLimits(**several.limits), free_bytes=free_bytes, settled=settle_heap)
+    limits = FleetLimits(**several.limits)
+    return Fleet(offers, limits, free_bytes=free_bytes, settled=settle_heap, on_demand=several.on_demand)
 
 
 def _offer(one: FleetModel, several: FleetArguments, progress: Progress, tracer: GenAiTracer | None) -> Offer:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self, TextIO
 
+from drivetrain.core.engine import NOTE
 from drivetrain.store.display import size as size_text
 
 DRAW_EVERY_S = 0.1
@@ -72,8 +73,11 @@ class ProgressLine:
         with self._lock:
             if self._closed or self.quiet:
                 return
-            phase = self._update(what, share)
             try:
+                if NOTE in what:
+                    self._write_note(what)
+                    return
+                phase = self._update(what, share)
                 self._draw(phase) if self.is_tty else self._append(phase)
             except (OSError, ValueError):
                 self._closed = True  # nobody can see it any more
@@ -103,6 +107,12 @@ class ProgressLine:
             phase = self._phase = Phase(label, now, share, _num_bytes(done) if done else None)
         phase.now, phase.share, phase.done, phase.total = now, share, done, total
         return phase
+
+    def _write_note(self, text: str) -> None:
+        """In the place of the line, which is drawn again below it."""
+        self.stream.write(f"\r\x1b[K{text}\n" if self._drawn else f"{text}\n")
+        self.stream.flush()
+        self._drawn, self._shown_label = False, ""
 
     def _draw(self, phase: Phase) -> None:
         if phase.label == self._shown_label and phase.now - self._shown < DRAW_EVERY_S:

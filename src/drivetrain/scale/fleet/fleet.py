@@ -23,7 +23,8 @@ WATCH_S = 1.0
 class Fleet:
     """`start` loads what there is room for; `drain` and `stop` end it. Use it on one event loop only.
 
-    `settled` is called after each load and unload.
+    `settled` is called after each load and unload. `on_demand`: what is not pinned is loaded by the first request for
+    it, and not at the start.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Fleet:
         free_bytes: Callable[[], float] = lambda: float("inf"),
         settled: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        on_demand: bool = False,
     ) -> None:
         self.limits = limits or FleetLimits()
         self.created = int(time.time())
@@ -43,6 +45,7 @@ class Fleet:
         self.placement = Placement(self._members, self.limits, free_bytes, settled, clock)
         self._watching: asyncio.TimerHandle | None = None
         self._replaced = False
+        self._on_demand = on_demand
         if self.limits.max_loaded is not None and sum(offer.pinned for offer in offers) > self.limits.max_loaded:
             raise InvalidSetting("more models are pinned than may be loaded; raise max_loaded", param="max_loaded")
 
@@ -204,6 +207,8 @@ class Fleet:
         """Load what there is room for, one after another, the pinned ones first. Raises if nothing could be loaded."""
         first: Exception | None = None
         for member in sorted(self._members, key=lambda m: not m.pinned):
+            if self._on_demand and not member.pinned:
+                break
             if member.stage is Stage.UNLOADED and not self.placement.closed and self.placement.has_room(member):
                 loading = self.placement.load(member)
                 await asyncio.wait([loading])

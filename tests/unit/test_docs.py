@@ -14,7 +14,14 @@ from drivetrain.assembly import ENGINES, SETTINGS
 from drivetrain.cli import main
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.kinds import CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf
-from drivetrain.core.parameters import ENGINE_PARAMETERS, PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.core.parameters import (
+    ELSEWHERE,
+    ENGINE_PARAMETERS,
+    PARAMETERS,
+    TOKEN_PARAMETERS,
+    WORKER_PARAMETERS,
+    not_supported,
+)
 from drivetrain.engines.llama_server import completion
 from drivetrain.engines.remote.dialects import chat as remote_chat
 from drivetrain.engines.remote.dialects import llamacpp as remote_llamacpp
@@ -157,6 +164,16 @@ def table_by_engine() -> str:
     for name in sorted(ENGINE_PARAMETERS):
         rows.append(f"| {name} | {' | '.join('✓' if name in names else '–' for names in columns.values())} |")
     return "\n".join(rows)
+
+
+def test_a_refusal_names_the_engines_that_honour_it() -> None:
+    engines = honoured()
+    by_engine = {name: tuple(e for e, can in engines.items() if name in can.parameters) for name in ENGINE_PARAMETERS}
+    some = {name: have for name, have in by_engine.items() if 0 < len(have) < len(engines)}
+    del some["max_reasoning_tokens"]  # a matter of the model, not of the engine
+    assert {name: tuple(sorted(have)) for name, have in ELSEWHERE.items()} == some
+    assert not_supported("images").message.endswith("llamacpp, transformers and vllm honour it, where the model can")
+    assert not_supported("guidance_scale").message.endswith("; transformers honours it, where the model can")
 
 
 def table_of_settings(group: Group) -> str:

@@ -36,6 +36,27 @@ CHAT_ONLY = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort",
 
 _INSTEAD = "see its capabilities, or try another engine"
 
+_OURS = ("native", "transformers")
+ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    "bad_words_ids": (*_OURS, "vllm"),
+    "begin_suppress_tokens": ("llamacpp", *_OURS),
+    "encoder_no_repeat_ngram_size": _OURS,
+    "encoder_repetition_penalty": _OURS,
+    "epsilon_cutoff": _OURS,
+    "eta_cutoff": _OURS,
+    "exponential_decay_length_penalty": _OURS,
+    "frequency_penalty": (*_OURS, "vllm"),
+    "guidance_scale": ("transformers",),
+    "images": ("llamacpp", "transformers", "vllm"),
+    "no_repeat_ngram_size": _OURS,
+    "presence_penalty": (*_OURS, "vllm"),
+    "prompt_logprobs": (*_OURS, "vllm"),
+    "sequence_bias": _OURS,
+    "top_h": _OURS,
+    "typical_p": ("llamacpp", *_OURS),
+}
+"""For each parameter that not every engine has: those that have it. A test holds it against what they say."""
+
 LACKS = {
     "suffix": "its vocabulary is not known to have the special tokens for filling in the middle",
     "reproducibility": "what runs beside an answer rounds its numbers otherwise; "
@@ -61,8 +82,16 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
 
 
 def not_supported(name: str) -> Unsupported:
-    why = f": {LACKS[name]}" if name in LACKS else f" and engine; {_INSTEAD}"
+    why = f": {LACKS[name]}" if name in LACKS else f" and engine; {_elsewhere(name)}"
     return Unsupported(f"{name} is not supported by this model{why}", param=name)
+
+
+def _elsewhere(name: str) -> str:
+    if name not in ELSEWHERE:
+        return _INSTEAD
+    *engines, last = ELSEWHERE[name]
+    told = f"{', '.join(engines)} and {last} honour" if engines else f"{last} honours"
+    return f"{told} it, where the model can"
 
 
 def unsupported(given: Mapping[str, Any], capabilities: Capabilities) -> list[str]:

@@ -93,3 +93,29 @@ def test_a_refusal_names_the_field_if_it_looks_like_one(
 ) -> None:
     fields, _ = line_of(served, caplog, CHAT, {"model": "fake", "messages": MESSAGES, **more})
     assert fields["param"] == param
+
+
+OPEN = {"type": "object", "properties": {"door": {"const": SECRET}}, "required": ["door"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason", "said"),
+    [
+        (OPEN, "length", True),
+        ({"type": "array", "items": OPEN, "minItems": 1}, "length", True),
+        ({**OPEN, "additionalProperties": {"type": "string"}}, "length", True),
+        ({**OPEN, "additionalProperties": False}, "length", False),
+        ({"type": "object", "additionalProperties": {"const": SECRET}, "minProperties": 1}, "length", False),  # a map
+        ({**OPEN, "additionalProperties": False}, "stop", False),
+        ({"type": "object", "properties": {"door": True}}, "stop", False),
+    ],
+)
+def test_an_answer_cut_off_in_an_open_schema_says_so(
+    served: Served, caplog: pytest.LogCaptureFixture, schema: dict[str, Any], reason: str, said: bool
+) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    limit = {"max_tokens": 8 if reason == "length" else 200}
+    fields, _ = line_of(served, caplog, CHAT, {"model": "fake", "messages": MESSAGES, "response_format": form, **limit})
+    assert fields["finish_reasons"] == [reason]
+    assert fields.get("open_schema", False) is said
+    assert ("its schema is open" in caplog.text) is said

@@ -88,6 +88,30 @@ class Constraints(Kind):
         }
 
 
+MOST_READ_CHARS = 2**16
+
+
+def is_open(constraint: Constraint) -> bool:
+    """Whether a schema names properties of an object that may have others: a model can add those until its limit.
+
+    False for a schema that would take long to read.
+    """
+    if constraint.form is not ConstraintForm.JSON_SCHEMA or len(constraint.source) > MOST_READ_CHARS:
+        return False
+    level = [json.loads(constraint.source)]
+    while level:
+        for one in level:
+            closed = isinstance(one, dict) and False in (
+                one.get("additionalProperties"),
+                one.get("unevaluatedProperties"),
+            )
+            if isinstance(one, dict) and isinstance(one.get("properties"), dict) and not closed:
+                return True
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        level = [each for values in inner for each in values]
+    return False
+
+
 def constraint(form: ConstraintForm, value: Any, *, name: str) -> Constraint:
     """From what an API gives for this form. `name` is the field's, for errors."""
     if form is ConstraintForm.JSON:

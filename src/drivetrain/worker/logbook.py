@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 
+from drivetrain.core.constraint import Constraint, is_open
 from drivetrain.core.errors import DrivetrainError
-from drivetrain.core.results import Embeddings, Metrics, Ranking, Usage
+from drivetrain.core.results import Embeddings, FinishReason, Metrics, Ranking, Usage
 from drivetrain.core.stats import EndedRequest, ending
 from drivetrain.telemetry.logs import FIELDS
 
 _log = logging.getLogger("drivetrain.requests")
 
 
-def ended(run: EndedRequest, error: DrivetrainError | None, metrics: Metrics) -> None:
+def ended(
+    run: EndedRequest, error: DrivetrainError | None, metrics: Metrics, constraint: Constraint | None = None
+) -> None:
+    """An answer that was cut off within an open schema says so: the model may have added keys until its limit."""
     if not _log.isEnabledFor(logging.INFO):
         return
     usage, times = run.usage, [("queue", metrics.queue_s), ("first", metrics.first_token_s), ("total", metrics.total_s)]
     reasons = [str(reason) for reason in run.finish_reasons]
+    is_astray = FinishReason.LENGTH in run.finish_reasons and constraint is not None and is_open(constraint)
     fields = {
         "request_id": run.request_id,
         "model": run.model,
@@ -26,8 +31,10 @@ def ended(run: EndedRequest, error: DrivetrainError | None, metrics: Metrics) ->
         "cached_tokens": usage.cached_tokens,
         "completion_tokens": usage.completion_tokens,
         **{f"{name}_s": None if seconds is None else round(seconds, 6) for name, seconds in times},
+        **({"open_schema": True} if is_astray else {}),
     }
     shown = " ".join(f"{name} {seconds:.3f}" for name, seconds in times if seconds is not None)
+    shown += " (its schema is open: see additionalProperties)" if is_astray else ""
     how = ending(error) + (f"({','.join(reasons)})" if reasons else "")
     tokens = f"{usage.prompt_tokens}+{usage.completion_tokens} tokens"
     _log.info("%s %s %s %s %s", run.request_id, run.model, how, tokens, shown, extra={FIELDS: fields})

@@ -372,7 +372,7 @@ class EngineWorker(Face):
             self._supervisor.ended(error)
         now = self._memory.now()
         metrics = run.times.metrics(run.usage, now, self._mean_memory.add(now))
-        logbook.ended(run, error, metrics)
+        logbook.ended(run, error, metrics, run.request.constraint)
         return metrics
 
     async def _watch(self) -> None:

@@ -228,6 +228,7 @@ _NEAR = 0.81
 """How similar two names must be: one letter added, missing or wrong, unless the name is short (`top_a`, `top_p`)."""
 
 _FOREIGN_NAMES = {
+    "dry_penalty_last_n": "dry_range",
     "enable_thinking": "chat_template_kwargs",
     "max_completion_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",

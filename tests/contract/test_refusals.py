@@ -70,6 +70,13 @@ async def test_an_unknown_name_is_refused_with_a_hint(worker: EngineWorker) -> N
         ("cache_salt", ""), ("cache_salt", 5), ("cache_salt", "s" * 257),
         ("exponential_decay_length_penalty", 5), ("exponential_decay_length_penalty", (1,)),
         ("sequence_bias", [(1, 2.0)]), ("images", 5),
+        ("dry_multiplier", -0.1), ("dry_multiplier", 101), ("dry_multiplier", math.nan), ("dry_multiplier", "0.8"),
+        ("dry_base", 0.9), ("dry_base", 11), ("dry_base", math.inf), ("dry_allowed_length", 0),
+        ("dry_allowed_length", 2.0), ("dry_range", -1), ("dry_range", 2**31), ("dry_sequence_breakers", "\n"),
+        ("dry_sequence_breakers", [""]), ("dry_sequence_breakers", [5]), ("dry_sequence_breakers", ["x"] * 17),
+        ("dry_sequence_breakers", ["x" * 41]), ("dry_sequence_breakers", ["é" * 21]),
+        ("dry_sequence_breakers", ["\ud800"]), ("xtc_probability", -0.1), ("xtc_probability", 1.1),
+        ("xtc_probability", math.nan), ("xtc_threshold", -0.1), ("xtc_threshold", 2), ("xtc_threshold", True),
     ],
 )  # fmt: skip
 async def test_bad_values_are_refused_by_name(worker: EngineWorker, name: str, value: Any) -> None:

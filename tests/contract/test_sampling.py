@@ -104,6 +104,67 @@ async def test_penalties_change_what_is_said(worker: EngineWorker) -> None:
     assert len(set(result)) == len(result)
 
 
+DRY = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "dry_sequence_breakers")
+
+
+async def ids_of_the_prompt(worker: EngineWorker) -> tuple[int, ...]:
+    ids = (await worker.generate(prompt=PROMPT, max_tokens=1)).prompt_token_ids
+    assert ids
+    return ids
+
+
+async def test_dry_breaks_a_loop_unless_it_may_not_see_it(worker: EngineWorker) -> None:
+    if not await honours(worker, *DRY, "logit_bias"):
+        return
+    full_stop = (await ids_of_the_prompt(worker))[-1]
+    asked: dict[str, Any] = {**BASE, "temperature": 0, "logit_bias": {full_stop: 60.0}}
+    loop = (full_stop,) * 24
+    assert (await worker.generate(**asked)).choices[0].token_ids == loop
+    dry: dict[str, Any] = {"dry_multiplier": 100.0, "dry_base": 2.0, "dry_sequence_breakers": []}
+    ids = (await worker.generate(**asked, **dry)).choices[0].token_ids
+    assert ids[:2] == loop[:2]  # with the prompt's, the third is the first to repeat a sequence of two
+    assert ids[2] != full_stop
+    assert loop[:4] not in [ids[i : i + 4] for i in range(24)]
+    assert (await worker.generate(**asked, **dry)).choices[0].token_ids == ids
+    blind: list[dict[str, Any]] = [
+        {"dry_multiplier": 0.0}, {"dry_range": 2}, {"dry_allowed_length": 30}, {"dry_sequence_breakers": [".", "\n"]},
+    ]  # fmt: skip
+    for change in blind:
+        assert (await worker.generate(**asked, **{**dry, **change})).choices[0].token_ids == loop, change
+
+
+async def test_dry_sees_the_prompt(worker: EngineWorker) -> None:
+    """What would repeat a sequence of it is not said, however likely it is made."""
+    if not await honours(worker, *DRY, "logit_bias"):
+        return
+    once = await ids_of_the_prompt(worker)
+    likely = once[-1]
+    asked: dict[str, Any] = {"prompt_token_ids": [*once, *once[:-1]], "temperature": 0, "max_tokens": 1}
+    asked["logit_bias"] = {likely: 60.0}
+    dry: dict[str, Any] = {"dry_multiplier": 100.0, "dry_sequence_breakers": []}
+    assert (await worker.generate(**asked)).choices[0].token_ids == (likely,)
+    assert (await worker.generate(**asked, **dry)).choices[0].token_ids != (likely,)
+    assert (await worker.generate(**asked, **dry, dry_range=5)).choices[0].token_ids == (likely,)
+
+
+async def test_xtc_excludes_the_likeliest_after_the_other_cut_offs(worker: EngineWorker) -> None:
+    if not await honours(worker, "xtc_probability", "xtc_threshold", "seed"):
+        return
+    greedy = (await worker.generate(**BASE, temperature=0)).choices[0].token_ids
+    always: dict[str, Any] = {"xtc_probability": 1.0, "xtc_threshold": 1e-6}
+    for seed in range(4):
+        asked: dict[str, Any] = {**BASE, "temperature": 1.0, "seed": seed}
+        free = (await worker.generate(**asked)).choices[0].token_ids
+        ids = (await worker.generate(**asked, **always)).choices[0].token_ids
+        assert ids[0] != greedy[0]
+        assert (await worker.generate(**asked, **always)).choices[0].token_ids == ids
+        for never in ({"xtc_probability": 0.0}, {"xtc_threshold": 1.0}):
+            assert (await worker.generate(**asked, **{**always, **never})).choices[0].token_ids == free
+    cut = await worker.generate(**BASE, temperature=1.0, seed=1, top_k=1, **always)
+    assert cut.choices[0].token_ids == greedy
+    assert (await worker.generate(**BASE, temperature=0, **always)).choices[0].token_ids == greedy
+
+
 @pytest.mark.parametrize(
     "cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"epsilon_cutoff": 0.99}, {"typical_p": 1.0, "top_k": 1}]
 )
@@ -127,6 +188,8 @@ async def test_the_narrowest_cut_off_is_greedy(worker: EngineWorker, cut: dict[s
         {"exponential_decay_length_penalty": (2, 1.5)},
         {"sequence_bias": [((65, 66), 2.0)]},
         {"presence_penalty": 1.5, "frequency_penalty": -0.5},
+        {"dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 2, "dry_range": 64},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.05, "min_p": 0.02},
         {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "temperature": 0.7},
     ],
 )

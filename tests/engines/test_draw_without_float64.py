@@ -28,6 +28,7 @@ PARAMETERS: list[dict[str, Any]] = [
     {"temperature": 0.7, "top_p": 0.9},
     {"top_k": 20, "min_p": 0.02},
     {"typical_p": 0.8, "repetition_penalty": 1.3},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.01, "dry_multiplier": 0.8},
     {"temperature": 0},
 ]
 

@@ -295,6 +295,9 @@ MIXED: list[dict[str, Any]] = [
     {"temperature": 0.9, "logit_bias": {65: 3.0, 66: -100.0}, "seed": 8},
     {"temperature": 1.0, "n": 3, "seed": 9},
     {"temperature": 1.0, "bad_words_ids": [[70, 71]], "suppress_tokens": [80], "seed": 10},
+    {"temperature": 1.0, "dry_multiplier": 0.8, "dry_allowed_length": 1, "seed": 11},
+    {"temperature": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.01, "seed": 12},
+    {"temperature": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.01, "min_p": 0.05, "seed": 13},
 ]
 
 

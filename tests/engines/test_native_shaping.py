@@ -33,6 +33,7 @@ SHAPED: dict[str, dict[str, Any]] = {
     },
     "bad words": {"bad_words_ids": tuple((i,) for i in range(100, 100 + MANY)) + tuple((i, 39 - i) for i in range(40))},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "dry": {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_range": 40},
     "a few of all": {
         "repetition_penalty": 1.3,
         "frequency_penalty": 0.3,
@@ -40,6 +41,7 @@ SHAPED: dict[str, dict[str, Any]] = {
         "sequence_bias": (((3, 4), 1.0), ((3, 4, 5), 1.0)),
         "suppress_tokens": tuple(range(300, 310)),
         "no_repeat_ngram_size": 3,
+        "dry_multiplier": 0.8,
     },
 }
 

@@ -55,6 +55,8 @@ PARAMETERS: list[dict[str, Any]] = [
         "min_tokens": 6,
         "ignore_eos": False,
     },
+    {"seed": 12, "temperature": 1.0, "dry_multiplier": 2.0, "dry_allowed_length": 1},
+    {"seed": 13, "temperature": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.005, "min_p": 0.02},
 ]
 
 

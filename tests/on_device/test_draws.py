@@ -21,6 +21,8 @@ WAYS: list[dict[str, Any]] = [
     {}, {"temperature": 0}, {"temperature": 0.7}, {"top_k": 7}, {"top_p": 0.8}, {"min_p": 0.02},
     {"top_k": 40, "top_p": 0.9, "temperature": 1.5}, {"repetition_penalty": 1.3}, {"frequency_penalty": 0.5},
     {"logit_bias": {3: 4.0, 9: -100.0}}, {"suppress_tokens": (1, 2, 3)},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.01}, {"xtc_probability": 0.5, "xtc_threshold": 0.01, "min_p": 0.02},
+    {"dry_multiplier": 2.0, "dry_allowed_length": 1},
 ]  # fmt: skip
 
 

@@ -111,7 +111,9 @@ def test_bad_messages(served: Served, messages: Any) -> None:
         ("timeout_s", 1e8), ("overflow", "explode"), ("stream", "yes"), ("stream_options", {"include_usage": True}),
         ("top_k", -2), ("top_k", -1.0), ("min_p", 2), ("repetition_penalty", 0), ("stop_token_ids", [-1]),
         ("min_tokens", -1), ("store", "yes"), ("metadata", "x"), ("verbosity", 5), ("cache_prompt", 1), ("user", 5),
-        ("model", 7), ("model", None),
+        ("model", 7), ("model", None), ("dry_multiplier", 101), ("dry_base", 0.5), ("dry_allowed_length", 0),
+        ("dry_range", -2), ("dry_sequence_breakers", ["x"] * 17), ("dry_sequence_breakers", ["x" * 41]),
+        ("xtc_probability", 2), ("xtc_threshold", "low"),
     ],
 )  # fmt: skip
 def test_bad_values(served: Served, name: str, value: Any) -> None:

@@ -150,6 +150,10 @@ class Media:
     images: Collection[Any]
 
 
+def _no_bytes(token_id: int) -> bytes:
+    return b""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """Everything is settled: the engine fills in no defaults of its own.
@@ -169,6 +173,8 @@ class EngineRequest:
     min_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()
     sampling: Sampling = field(default_factory=Sampling)
+    token_bytes: Callable[[int], bytes] = _no_bytes
+    """The tokenizer's, for the texts in `sampling`."""
     seeds: tuple[int, ...]
     """One per choice: its length is `n`."""
     seeded: bool = False

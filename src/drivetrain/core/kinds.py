@@ -107,6 +107,8 @@ class Boolean(Kind):
 class String(Kind):
     non_empty: bool = False
     max_chars: int | None = None
+    max_bytes: int | None = None
+    """In UTF-8."""
 
     takes = "a string"
 
@@ -118,11 +120,16 @@ class String(Kind):
         if self.max_chars is not None and len(value) > self.max_chars:
             raise InvalidRequest(f"{name} is {len(value):,} characters; the limit is {self.max_chars:,}", param=name)
         check_text(name, value)
+        if self.max_bytes is not None and len(value.encode()) > self.max_bytes:
+            raise InvalidRequest(
+                f"{name} is {len(value.encode()):,} bytes; the limit is {self.max_bytes:,}", param=name
+            )
         return value
 
     def schema(self) -> Schema:
         least = {"minLength": 1} if self.non_empty else {}
-        return {"type": "string", **least, **({} if self.max_chars is None else {"maxLength": self.max_chars})}
+        most = self.max_bytes if self.max_chars is None else self.max_chars
+        return {"type": "string", **least, **({} if most is None else {"maxLength": most})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +176,7 @@ class ListOf(Kind):
     item: Kind
     non_empty: bool = False
     or_one: bool = False
+    most: int | None = None
 
     takes = "a list"
 
@@ -179,11 +187,15 @@ class ListOf(Kind):
             raise self.refuse(name, value)
         if self.non_empty and not value:
             raise InvalidRequest(f"{name} is empty", param=name)
+        if self.most is not None and len(value) > self.most:
+            raise InvalidRequest(f"{name} is {len(value):,} entries; the limit is {self.most:,}", param=name)
         judge = self.item.judge
         return tuple([judge(f"{name}[{i}]", item) for i, item in enumerate(value)])
 
     def schema(self) -> Schema:
-        several = {"type": "array", "items": self.item.schema(), **({"minItems": 1} if self.non_empty else {})}
+        least = {"minItems": 1} if self.non_empty else {}
+        most = {} if self.most is None else {"maxItems": self.most}
+        several = {"type": "array", "items": self.item.schema(), **least, **most}
         return {"anyOf": [self.item.schema(), several]} if self.or_one else several
 
 

@@ -58,10 +58,17 @@ class GenerateOptions(TypedDict, total=False):
     top_h: float | None
     epsilon_cutoff: float | None
     eta_cutoff: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
     repetition_penalty: float | None
     encoder_repetition_penalty: float | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_range: int | None
+    dry_sequence_breakers: Sequence[str] | None
     no_repeat_ngram_size: int | None
     encoder_no_repeat_ngram_size: int | None
     guidance_scale: float | None

@@ -40,6 +40,18 @@ _OURS = ("native", "transformers")
 ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "bad_words_ids": (*_OURS, "vllm"),
     "begin_suppress_tokens": ("llamacpp", *_OURS),
+    **dict.fromkeys(
+        (
+            "dry_multiplier",
+            "dry_base",
+            "dry_allowed_length",
+            "dry_range",
+            "dry_sequence_breakers",
+            "xtc_probability",
+            "xtc_threshold",
+        ),
+        ("llamacpp", *_OURS),
+    ),
     "encoder_no_repeat_ngram_size": _OURS,
     "encoder_repetition_penalty": _OURS,
     "epsilon_cutoff": _OURS,
@@ -257,6 +269,7 @@ _NEAR = 0.81
 """How similar two names must be: one letter added, missing or wrong, unless the name is short (`top_a`, `top_p`)."""
 
 _FOREIGN_NAMES = {
+    "dry_penalty_last_n": "dry_range",
     "enable_thinking": "chat_template_kwargs",
     "max_completion_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",

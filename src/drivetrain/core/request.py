@@ -31,10 +31,14 @@ from drivetrain.core.kinds import (
 from drivetrain.core.messages import ImagePart, Images, Message, Messages
 from drivetrain.core.receipt import ReceiptWish
 from drivetrain.core.receipt_kind import Receipts
+from drivetrain.core.sampling import DRY_BREAKERS
 from drivetrain.core.tools import JsonObject, Tool, ToolChoice, ToolChoices, ToolMode, Tools
 
 MAX_SEED = 2**63 - 1
 MAX_SALT_CHARS = 256
+MAX_BREAKERS = 16
+MAX_BREAKER_BYTES = 40
+"""As many as llama.cpp compares."""
 
 
 def choice_seed(seed: int, index: int) -> int:
@@ -184,6 +188,15 @@ class GenerateRequest:
         _ENGINE, Number(0, 0.999), "drop tokens below this probability", neutral=0.0
     )
     eta_cutoff: float | None = parameter(_ENGINE, Number(0, 0.999), "entropy-scaled cutoff", neutral=0.0)
+    xtc_probability: float | None = parameter(
+        _ENGINE,
+        Number(0, 1),
+        "XTC: the chance, in each step, that of the tokens from `xtc_threshold` on only the least likely is kept",
+        neutral=0.0,
+    )
+    xtc_threshold: float | None = parameter(
+        _ENGINE, Number(0, 1), "the probability from which a token counts as likely for XTC", neutral=0.1
+    )
     repetition_penalty: float | None = parameter(_ENGINE, _PENALTY, "above 1 discourages repetition", neutral=1.0)
     encoder_repetition_penalty: float | None = parameter(
         _ENGINE, _PENALTY, "above 1 favours tokens from the prompt", neutral=1.0
@@ -193,6 +206,26 @@ class GenerateRequest:
     )
     frequency_penalty: float | None = parameter(
         _ENGINE, Number(-2, 2), "subtracted once for each time a token was sampled", neutral=0.0
+    )
+    dry_multiplier: float | None = parameter(
+        _ENGINE,
+        Number(0, 100),
+        "DRY: what a token loses that would continue a repetition, times `dry_base` for each token of it beyond "
+        "`dry_allowed_length`",
+        neutral=0.0,
+    )
+    dry_base: float | None = parameter(
+        _ENGINE, Number(1, 10), "how much more DRY takes for each further token of a repetition", neutral=1.75
+    )
+    dry_allowed_length: int | None = parameter(
+        _ENGINE, Integer(1), "the shortest repetition whose continuation DRY discourages", neutral=2
+    )
+    dry_range: int | None = parameter(_ENGINE, Integer(), "how many of the last tokens DRY compares; 0: all", neutral=0)
+    dry_sequence_breakers: tuple[str, ...] | None = parameter(
+        _ENGINE,
+        ListOf(String(non_empty=True, max_bytes=MAX_BREAKER_BYTES), most=MAX_BREAKERS),
+        "texts at which a sequence ends for DRY: no repetition reaches across them",
+        neutral=DRY_BREAKERS,
     )
     no_repeat_ngram_size: int | None = parameter(_ENGINE, Integer(), "no n-gram of this size occurs twice", neutral=0)
     encoder_no_repeat_ngram_size: int | None = parameter(

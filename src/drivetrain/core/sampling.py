@@ -9,6 +9,8 @@ from types import MappingProxyType
 MIN_TEMPERATURE = 1e-5
 """Below this, dividing by it overflows and only the likeliest id would be left: such requests are greedy."""
 
+DRY_BREAKERS = ("\n", ":", '"', "*")
+
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
@@ -16,8 +18,8 @@ _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 class Sampling:
     """Each default is neutral: it changes nothing. `temperature` 0 is greedy.
 
-    The order on every engine: raw logits (logprobs are taken here), penalties and bias, bans, temperature, then the
-    cut-offs (top-k, top-p, min-p, …), then the draw.
+    The order on every engine: raw logits (logprobs are taken here), penalties and bias (DRY last), bans, temperature,
+    then the cut-offs (top-k, top-p, min-p, …; XTC last), then the draw.
     """
 
     temperature: float = 1.0
@@ -28,10 +30,17 @@ class Sampling:
     top_h: float = 1.0
     epsilon_cutoff: float = 0.0
     eta_cutoff: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     repetition_penalty: float = 1.0
     encoder_repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = 0
+    dry_sequence_breakers: tuple[str, ...] = DRY_BREAKERS
     no_repeat_ngram_size: int = 0
     encoder_no_repeat_ngram_size: int = 0
     guidance_scale: float = 1.0

@@ -263,6 +263,7 @@ class Preparer:
             min_tokens=request.min_tokens or 0,
             stop_ids=frozenset(request.stop_token_ids or ()) | self._eos(request),
             sampling=self._defaults.resolve(request),
+            token_bytes=self._tokenizer.token_bytes,
             seeds=tuple(choice_seed(seed, i) for i in range(request.n or 1)),
             seeded=repeatable,
             logprobs=request.logprobs,

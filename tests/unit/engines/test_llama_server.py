@@ -44,12 +44,23 @@ def body(logprobs: int | None = None, **changes: Any) -> dict[str, Any]:
 
 def test_a_body_states_everything_in_the_contracts_order() -> None:
     made = body(temperature=0.5, logit_bias={3: 1.0, 4: -2.0})
-    assert made["samplers"] == ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
+    assert made["samplers"] == ("penalties", "dry", "temperature", "top_k", "top_p", "min_p", "typ_p", "xtc")
     assert made["logit_bias"] == [(4, -2.0), (2, False), (3, False)]
     assert made["repeat_last_n"] == 64
     assert not {"n_probs", "grammar"} & made.keys()
     assert body(temperature=0.0)["temperature"] == body(top_k=1)["temperature"] == 0.0
     assert body(logprobs=0)["n_probs"] == 1
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(0, 64), (7, 7), (65, 64), (2**31 - 1, 64)])
+def test_dry_looks_no_further_back_than_the_context(asked: int, sent: int) -> None:
+    assert body(dry_range=asked)["dry_penalty_last_n"] == sent
+
+
+def test_no_breakers_are_sent_as_one_that_never_comes() -> None:
+    """llama.cpp refuses an empty list, and takes its own breakers if there is none."""
+    assert body(dry_sequence_breakers=())["dry_sequence_breakers"] == ("",)
+    assert body()["dry_sequence_breakers"] == ("\n", ":", '"', "*")
 
 
 def compiled(lark: str) -> CompiledGrammar:

@@ -11,7 +11,9 @@ from drivetrain.text.grammar.lark import HEADER
 
 HONOURED = frozenset({
     "n", "seed", "min_tokens", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",
-    "repetition_penalty", "logit_bias", "suppress_tokens", "begin_suppress_tokens", "cache_salt", "constraint",
+    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "dry_sequence_breakers",
+    "xtc_probability", "xtc_threshold", "repetition_penalty", "logit_bias", "suppress_tokens", "begin_suppress_tokens",
+    "cache_salt", "constraint",
 })  # fmt: skip
 """Not presence and frequency penalties: llama.cpp counts the prompt's tokens for them, the contract does not."""
 
@@ -30,12 +32,15 @@ OVERSHOOT = 4
 
 ANY_SLOT = -1
 
-_ORDER = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
+_ORDER = ("penalties", "dry", "temperature", "top_k", "top_p", "min_p", "typ_p", "xtc")
 """Bias comes before all of them in every chain. llama.cpp's own order has the temperature last."""
 
-_GREEDY_ORDER = ("penalties", "top_k")
+_GREEDY_ORDER = ("penalties", "dry", "top_k")
 """The likeliest one alone is left. A temperature of 0 comes to the same, but then llama.cpp draws from the whole
 vocabulary, with all of it impossible but one."""
+
+_NO_BREAKERS = ("",)
+"""An empty list is refused there, an empty text is passed over."""
 
 _NO_SEED = 2**32 - 1
 
@@ -81,6 +86,13 @@ class Completion:
             "repeat_last_n": request.context_length,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
+            "dry_multiplier": sampling.dry_multiplier,
+            "dry_base": sampling.dry_base,
+            "dry_allowed_length": sampling.dry_allowed_length,
+            "dry_penalty_last_n": min(sampling.dry_range or request.context_length, request.context_length),
+            "dry_sequence_breakers": sampling.dry_sequence_breakers or _NO_BREAKERS,
+            "xtc_probability": sampling.xtc_probability,
+            "xtc_threshold": sampling.xtc_threshold,
             "logit_bias": _biases(sampling.logit_bias.items(), self.banned),
             "ignore_eos": self.ignore_eos,
         }

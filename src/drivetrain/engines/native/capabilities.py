@@ -13,8 +13,10 @@ HONOURED = frozenset({
     "min_tokens", "n", "seed", "ignore_eos", "logprobs", "prompt_logprobs", "constraint",
     "temperature", "top_p", "top_k", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff",
     "repetition_penalty", "encoder_repetition_penalty", "presence_penalty", "frequency_penalty",
-    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-    "logit_bias", "sequence_bias", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "cache_salt",
+    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "dry_sequence_breakers",
+    "xtc_probability", "xtc_threshold", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty", "logit_bias", "sequence_bias", "bad_words_ids", "suppress_tokens",
+    "begin_suppress_tokens", "cache_salt",
 })  # fmt: skip
 """The request fields that this engine honours."""
 

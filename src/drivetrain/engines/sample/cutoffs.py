@@ -1,7 +1,8 @@
 """Top-k, top-p and their kin for a whole batch, each row with its own values; and the draw.
 
 Only the `CANDIDATES` likeliest ids are sorted. A row whose cut-off may lie beyond them is to be drawn again, from all.
-Nothing here waits for the device. The order of the cut-offs, and what each keeps, are those of the library's warpers.
+Nothing here waits for the device. The order of the cut-offs, and what each keeps, are those of the library's warpers;
+XTC, which the library lacks, comes after them, as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TOP_H_CANDIDATES = 100
 
 
 def is_cut(sampling: Sampling) -> bool:
-    """Whether anything but the temperature shapes the draw."""
+    """Whether anything but the temperature and XTC shapes the draw."""
     return bool(
         sampling.top_k
         or sampling.top_p < 1.0
@@ -51,21 +52,35 @@ def can_draw_on(device: Any) -> bool:
     return True
 
 
-def draw(logits: Any, units: Any) -> Any:
-    """One id per row, out of all ids. `units` are random numbers in [0, 1), one per row."""
-    return _invert(torch.softmax(logits, dim=-1), units)
+def draw(logits: Any, units: Any, thresholds: Any = None) -> Any:
+    """One id per row, out of all ids. `units` are random numbers in [0, 1), one per row; `thresholds` are XTC's."""
+    weights = torch.softmax(logits, dim=-1)
+    if thresholds is not None:
+        weights.masked_fill_(~_not_excluded(logits, weights, thresholds), 0.0)
+    return _invert(weights, units)
 
 
-def draw_cut(logits: Any, units: Any, samplings: Sequence[Sampling], count: int) -> Any:
+def draw_cut(logits: Any, units: Any, samplings: Sequence[Sampling], count: int, thresholds: Any = None) -> Any:
     """One id per row, out of those that its cut-offs leave. `logits` are already divided by the temperature.
 
     `TOO_FEW` where the `count` likeliest ids were not enough to find its cut-offs: draw among all then.
     """
-    ids, enough = _draw_among(logits, units, samplings, min(count, logits.shape[1]))
+    ids, enough = _draw_among(logits, units, samplings, min(count, logits.shape[1]), thresholds)
     return ids.masked_fill_(~enough, TOO_FEW)
 
 
-def _draw_among(logits: Any, units: Any, samplings: Sequence[Sampling], count: int) -> tuple[Any, Any]:
+def _not_excluded(values: Any, p: Any, thresholds: Any) -> Any:
+    """What XTC leaves: no id that is likelier than another one at or above the threshold.
+
+    `p` are the probabilities, 0 of what is out already. `thresholds` is a column, above 1 in rows that it leaves alone.
+    """
+    likely = (p >= thresholds) & (p > 0)
+    return values <= values.masked_fill(~likely, float("inf")).amin(dim=-1, keepdim=True)
+
+
+def _draw_among(
+    logits: Any, units: Any, samplings: Sequence[Sampling], count: int, thresholds: Any = None
+) -> tuple[Any, Any]:
     """The ids, and for each row whether the `count` likeliest ids were enough to find its cut-offs."""
     cut = Cut.of(logits, count, samplings)
     cut.top_h()
@@ -75,6 +90,8 @@ def _draw_among(logits: Any, units: Any, samplings: Sequence[Sampling], count: i
     cut.typical_p()
     cut.epsilon()
     cut.eta()
+    if thresholds is not None:
+        cut.xtc(thresholds)
     weights = torch.exp(cut.values - cut.values[:, :1]).masked_fill(~cut.keep, 0.0)
     return cut.ids.gather(1, _invert(weights, units)[:, None])[:, 0], cut.closed & ~cut.lost
 
@@ -168,6 +185,10 @@ class Cut:
         entropy = -(p * torch.where(self.keep, p.log(), 0.0)).sum(dim=-1, keepdim=True)
         kept = p >= torch.minimum(epsilon, epsilon.sqrt() * torch.exp(-entropy))
         self._keep(on, kept | self._likeliest())
+
+    def xtc(self, thresholds: Any) -> None:
+        """Of a row that is not closed, anything: it is drawn again from all ids."""
+        self.keep &= _not_excluded(self.values, self._probabilities(), thresholds)
 
     def _values_of(self, name: str, neutral: float) -> tuple[Any, Any]:
         """The rows' values as a column, and which rows use this cut-off; None if none does, without asking a device."""

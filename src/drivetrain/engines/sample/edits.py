@@ -97,18 +97,20 @@ class Edit:
 
 @dataclass(slots=True)
 class Edits:
-    """All edits of one step, in the order in which they are done: that of the library's own processors."""
+    """All edits of one step, in the order in which they are done: that of the library's own processors, where it has
+    them, and of llama.cpp's samplers."""
 
     bias: Edit = field(default_factory=lambda: Edit(torch.add))
     prompt_penalty: Edit = field(default_factory=lambda: Edit(_penalise))
     penalty: Edit = field(default_factory=lambda: Edit(_penalise))
     counts: Edit = field(default_factory=lambda: Edit(torch.add))
+    dry: Edit = field(default_factory=lambda: Edit(torch.sub))
     bans: Edit = field(default_factory=lambda: Edit(lambda logits, number: number))
     decay: Edit = field(default_factory=lambda: Edit(_favour))
 
     def apply(self, logits: Any) -> None:
         """Changes `logits`, `[rows, vocabulary]`, in place. Ids past the vocabulary are passed over."""
-        for edit in (self.bias, self.prompt_penalty, self.penalty, self.counts, self.bans, self.decay):
+        for edit in (self.bias, self.prompt_penalty, self.penalty, self.counts, self.dry, self.bans, self.decay):
             edit.apply(logits)
 
 

@@ -16,13 +16,16 @@ from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest
 from drivetrain.engines.sample.cutoffs import CANDIDATES, TOO_FEW, can_draw_on, draw, draw_cut, is_cut
 from drivetrain.engines.sample.edits import Edits
 from drivetrain.engines.sample.masks import Masks
-from drivetrain.engines.sample.rng import unit
+from drivetrain.engines.sample.rng import EXCLUSION, unit
 from drivetrain.engines.sample.row import Row
 from drivetrain.engines.sample.send import send
 from drivetrain.engines.sample.shaping import Shape, shape_of
 
 _NO_NUMBERS, _NONE_LEFT = -1, -2
 """In place of an id."""
+
+_UNLIMITED = 2.0
+"""In place of a threshold, where XTC excludes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +129,16 @@ def _draw(logits: Any, rows: Sequence[Row], chosen: Any) -> None:
         logits.div_(send(torch.tensor(temperatures, dtype=logits.dtype), logits.device)[:, None])
     drawn = [i for i, row in enumerate(rows) if not row.request.sampling.greedy]
     if plain := [i for i in drawn if not is_cut(rows[i].request.sampling)]:
-        _put(chosen, plain, draw(_some(logits, plain), _units(rows, plain, logits.device)))
+        thresholds = _thresholds(rows, plain, logits)
+        _put(chosen, plain, draw(_some(logits, plain), _units(rows, plain, logits.device), thresholds))
     if cut := [i for i in drawn if is_cut(rows[i].request.sampling)]:
         _draw_cut(logits, rows, cut, CANDIDATES, chosen)
 
 
 def _draw_cut(logits: Any, rows: Sequence[Row], some: list[int], count: int, chosen: Any) -> None:
     samplings = [rows[i].request.sampling for i in some]
-    _put(chosen, some, draw_cut(_some(logits, some), _units(rows, some, logits.device), samplings, count))
+    units, thresholds = _units(rows, some, logits.device), _thresholds(rows, some, logits)
+    _put(chosen, some, draw_cut(_some(logits, some), units, samplings, count, thresholds))
 
 
 def _some(logits: Any, some: list[int]) -> Any:
@@ -149,6 +154,19 @@ def _put(chosen: Any, some: list[int], ids: Any) -> None:
 def _units(rows: Sequence[Row], some: list[int], device: Any) -> Any:
     drawn = [unit(rows[i].seed, rows[i].num_sampled) for i in some]
     return send(torch.tensor(drawn, dtype=torch.float64), device)
+
+
+def _thresholds(rows: Sequence[Row], some: list[int], logits: Any) -> Any:
+    """XTC's, as a column; None if it excludes nothing in any of these rows."""
+    if not any(rows[i].request.sampling.xtc_probability for i in some):
+        return None
+    thresholds = [rows[i].request.sampling.xtc_threshold if _excludes(rows[i]) else _UNLIMITED for i in some]
+    return send(torch.tensor(thresholds, dtype=logits.dtype), logits.device)[:, None]
+
+
+def _excludes(row: Row) -> bool:
+    probability = row.request.sampling.xtc_probability
+    return probability > 0 and unit(row.seed, row.num_sampled, EXCLUSION) < probability
 
 
 def _unusable(row: Row, token_id: int, fault: str) -> Unsampled | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Ids
 
 from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import EngineRequest
+from drivetrain.engines.sample.dry import DryPenalty
 from drivetrain.engines.sample.edits import Edits, Numbers
 from drivetrain.engines.sample.history import History
 from drivetrain.engines.sample.row import Row
@@ -51,6 +52,7 @@ class Shape:
         """How often each id was sampled."""
         self._counted = Numbers()
         """What is added for that."""
+        self._dry = DryPenalty(sampling, request.token_bytes) if sampling.dry_multiplier else None
         self._stop_ids = sorted(request.stop_ids)
         self.matcher: Matcher | None = request.grammar.matcher() if request.grammar is not None else None
         self._matched = self._num_given
@@ -66,6 +68,7 @@ class Shape:
             or s.encoder_repetition_penalty != 1.0
             or s.presence_penalty
             or s.frequency_penalty
+            or s.dry_multiplier
             or s.no_repeat_ngram_size
             or s.encoder_no_repeat_ngram_size
             or s.exponential_decay_length_penalty is not None
@@ -100,6 +103,9 @@ class Shape:
         edits.prompt_penalty.add(row, self._prompt_penalty)
         edits.penalty.add(row, self._penalty)
         edits.counts.add(row, self._counted)
+        if self._dry is not None:
+            self._dry.read(ids)
+            edits.dry.add(row, Numbers(), self._dry.penalties())
         edits.bans.add(row, self._bans, dict.fromkeys(self._banned(sampled, ids[-1]), BANNED))
         decay = self._sampling.exponential_decay_length_penalty
         if decay is not None and sampled > decay[0]:

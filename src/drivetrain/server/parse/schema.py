@@ -157,7 +157,12 @@ _OWN_SPELLING = _FOR_CHATS.keys() | {
 _NOT_HERE = frozenset({"request_id", "trace_context", "exponential_decay_length_penalty", "sequence_bias"})
 """The first two are headers; the others are for Python callers."""
 
-_NOTHING: Mapping[str, tuple[Any, ...]] = {"max_tokens": (-1,), "stop": ("",), "top_k": (-1,)}
+_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "max_tokens": (-1,),
+    "stop": ("",),
+    "top_k": (-1,),
+    "dry_range": (-1,),
+}
 """Values by which clients of other servers ask for nothing."""
 
 SAMPLING: Mapping[str, Field] = {

@@ -1,7 +1,6 @@
 """The cases of `conform --quick`: of each area one or a few that cost little and find the most.
 
-Two minutes hold them on a small model on a slow CPU: long answers, large bodies, waiting, and most of the refusals,
-which are alike, are left to the whole run.
+Long answers, large bodies, waiting, and most of the refusals, which are alike, are left to the whole run.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ QUICK = (*_CHEAP, *_OF_ANSWERS)
 
 
 def quick_of(cases: Sequence[Case]) -> list[Case]:
-    """The quick ones of these, cheap ones first, so that a slow server is asked about every area before time is over.
+    """The quick ones of these, cheap ones first, so that a slow server is asked about most areas before time is over.
 
     An area of which none is listed here has its first case.
     """

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.engine import WeightsFormat
+from drivetrain.core.receipt import ChoiceRecord, PromptRecord, Receipt
 from drivetrain.tools.bench.ceilings import Ceilings
 from drivetrain.tools.bench.outcome import Failure, RequestOutcome, Round
 from drivetrain.tools.bench.page import page as bench_page
@@ -22,13 +23,16 @@ from drivetrain.tools.conform.exchange import Shown
 from drivetrain.tools.conform.page import page as conform_page
 from drivetrain.tools.conform.report import CaseResult, ConformReport
 from drivetrain.tools.conform.verdict import Outcome
-from drivetrain.tools.diff.compare import Alternative, AnswerParts, AnswerToken, RecordedAnswer
+from drivetrain.tools.diff.compare import Alternative, AnswerParts, AnswerToken, Parting, RecordedAnswer
 from drivetrain.tools.diff.page import page as diff_page
 from drivetrain.tools.diff.record import Questions
 from drivetrain.tools.diff.report import ComparedSide, DiffReport, document
 from drivetrain.tools.doctor.findings import findings
 from drivetrain.tools.doctor.html_page import page as doctor_page
 from drivetrain.tools.doctor.report import HistogramTimes, Memory, ModelReport, Refusal, ServerKind, ServerReport
+from drivetrain.tools.replay import report as replay
+from drivetrain.tools.replay.page import page as replay_page
+from drivetrain.tools.replay.verdict import NOT_REPLAYED, ChoiceVerdict, Replayed, Verdict
 from written_page import HOSTILE
 
 ORIGIN = {"Machine": "AMD EPYC 7B13, 2 cores, 24.0 GB", "Versions": "drivetrain 1.0, python 3.11.2, torch 2.13.0"}
@@ -181,6 +185,37 @@ def long_answer(report: DiffReport, chars: int) -> DiffReport:
     return replace(report, sides=(replace(side, answers=(first, *side.answers[1:])), *report.sides[1:]))
 
 
+# replay
+
+
+def replay_report() -> replay.ReplayReport:
+    """Receipts with every verdict."""
+    on = replay.ReplayedOn(
+        label="llamacpp", model="smollm2-135m", engine="llamacpp", device="cpu", dtype="bfloat16",
+        weights="sha256:2", versions={}, tolerance=0.001,
+    )  # fmt: skip
+    results = tuple(_replayed(i, verdict) for i, verdict in enumerate((*Verdict, Verdict.IDENTICAL)))
+    return replay.ReplayReport(
+        version="1.0", began="2026-01-01T12:00:00+00:00", num_top=3, groups=(replay.ReplayedGroup(on, results),)
+    )
+
+
+def _replayed(number: int, verdict: Verdict) -> Replayed:
+    receipt = Receipt(
+        form=1, request_id=f"chatcmpl-{number:024x}", created=1, model="smollm2-135m", weights="sha256:1",
+        engine="native", device="cpu", dtype="float32", settings={}, versions={}, family="chatml", template=None,
+        prompt=PromptRecord(sha256="0" * 64, tokens=9), parameters={}, constraint=None, tools=None,
+        choices=(ChoiceRecord(0, (1, 2), "stop"),),
+    )  # fmt: skip
+    if verdict in NOT_REPLAYED:
+        return Replayed(f"receipts/{number}.json", receipt, verdict, "this server has another model")
+    parting = Parting(token(1, " Paris", -0.2, (2, " the", -1.5)), token(2, " the", -0.3, (1, " Paris", -1.4)))
+    choice = (
+        ChoiceVerdict(0, verdict, 1, parting, "it took another token") if verdict is not Verdict.IDENTICAL else None
+    )
+    return Replayed(f"receipts/{number}.json", receipt, verdict, choices=(choice,) if choice else ())
+
+
 # doctor
 
 
@@ -227,6 +262,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "diff": lambda: diff_text(diff_report()),
     "diff-three": lambda: diff_text(diff_report(sides=3)),
     "doctor": lambda: doctor_page(doctor_report(), "2026-01-01T12:00:00+00:00", ORIGIN, plain(doctor_report())),
+    "replay": lambda: replay_page(replay_report(), ORIGIN, plain(replay.document(replay_report()))),
     "hostile-bench": lambda: bench_text(hostile_bench()),
     "hostile-conform": lambda: conform_page(conform_report(f"{HOSTILE} {LONG}", results=12), ORIGIN),
     "hostile-diff": lambda: diff_text(diff_report(f"{HOSTILE} {LONG}", sides=3)),

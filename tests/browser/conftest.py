@@ -136,6 +136,13 @@ def page(context: BrowserContext, watch: Watch) -> Iterator[Page]:
     assert watch.foreign("/".join(origin[:3])) == []
 
 
+@pytest.fixture(params=[1280, 390])
+def sized(request: pytest.FixtureRequest, page: Page) -> Page:
+    """The page at the width of a desktop and of a phone."""
+    page.set_viewport_size({"width": request.param, "height": 860})
+    return page
+
+
 @pytest.fixture(scope="session")
 def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the screenshots go: DRIVETRAIN_SHOTS, or a folder of pytest's."""

@@ -44,6 +44,21 @@ def loaded(page: Page) -> None:
     until(page, "!document.querySelector('#message').disabled && document.querySelector('.model-name')")
 
 
+def show(page: Page, name: str) -> None:
+    """Bring the list of conversations or the inspector into view, which are drawers on a phone."""
+    opener = page.locator("#sidebar-open" if name == "sidebar" else "#inspector-toggle")
+    if opener.is_visible() and opener.get_attribute("aria-expanded") == "false":
+        opener.click()
+    page.locator(f"#{name}").wait_for(state="visible")
+
+
+def hide(page: Page) -> None:
+    """Close the drawer that covers the page, if one does."""
+    if page.locator("#scrim").is_visible():
+        page.keyboard.press("Escape")
+    page.locator("#scrim").wait_for(state="hidden")
+
+
 def unfold(page: Page) -> None:
     """Open every group of the settings."""
     for fold in page.locator("#panel-settings details").all():

@@ -74,6 +74,9 @@ class Stub:
     disconnects: int = 0
     running: int = 0
     status_calls: int = 0
+    state: str = "ready"
+    completion_tokens: int | None = None
+    """The count of its status, if it has one."""
     url: str = ""
 
     def ids(self, text: str) -> list[int]:
@@ -120,6 +123,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/status":
             self.stub.status_calls += 1
             self._json(200, self._status())
+        elif self.path == "/ready":
+            states = {"status": "not ready", "models": {"stub-1b": self.stub.state}}
+            self._json(*((200, {"status": "ready"}) if self.stub.state == "ready" else (503, states)))
         elif not self.path.startswith("/v1/"):
             self._file(self.path.lstrip("/") or "index.html")
         elif self._refused():
@@ -198,7 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _status(self) -> dict[str, Any]:
         beat = self.stub.status_calls
         memory = {"device": "cpu", "allocated_bytes": int(1.2e9), "cached_bytes": 0, "total_bytes": int(16e9)}
+        counted = {} if self.stub.completion_tokens is None else {"completion_tokens": self.stub.completion_tokens}
         return {
+            **counted,
             "state": "ready",
             "running": self.stub.running + (beat // 3) % 3,
             "waiting": (beat // 5) % 2,

@@ -186,11 +186,11 @@ def test_settings_are_folded_until_they_are_opened(stub: Stub, page: Page) -> No
     visit(page, stub.url)
     assert page.locator("#panel-settings details").count() == 5
     assert page.locator("#panel-settings details[open]").count() == 0
-    page.get_by_text("Sampling", exact=True).click()
+    page.get_by_text("Randomness", exact=True).click()
     page.get_by_role("textbox", name="Temperature", exact=True).fill("0.5")
     page.reload()
     loaded(page)
-    assert page.locator("#panel-settings details[open] > summary").all_inner_texts() == ["Sampling"]
+    assert page.locator("#panel-settings details[open] > summary").all_inner_texts() == ["Randomness"]
     assert setting(page, "Temperature").input_value() == "0.5"
 
 

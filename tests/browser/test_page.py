@@ -348,7 +348,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(stub: Stub, page: Page, watch: W
     box.fill("wrong")
     page.get_by_role("button", name="Use this key").click()
     page.wait_for_selector("#key-error:not([hidden])")
-    assert "this key is not known" in page.locator("#key-error").inner_text()
+    assert "does not know this key" in page.locator("#key-error").inner_text()
     box.fill("secret-key")
     page.keyboard.press("Enter")
     loaded(page)
@@ -442,7 +442,8 @@ def test_delete_undo_and_export(stub: Stub, page: Page) -> None:
     ask(page, "say: keep me")
     answered(page)
     with page.expect_download() as download:
-        page.get_by_role("button", name="Export “say: keep me” as JSON").click()
+        page.get_by_role("button", name="Export “say: keep me”").click()
+        page.get_by_role("button", name="JSON All branches").click()
     exported = json.loads(Path(download.value.path()).read_text())
     assert [m["content"] for m in exported["messages"]] == ["say: keep me", "keep me"]
     page.get_by_role("button", name="Delete “say: keep me”").click()

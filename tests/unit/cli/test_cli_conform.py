@@ -15,7 +15,9 @@ import pytest
 from cli_rigs import run_here, without_settings
 
 from drivetrain.tools.conform import runner
+from drivetrain.tools.conform.case import Area
 from drivetrain.tools.conform.cases import ALL
+from drivetrain.tools.conform.cases.quick import QUICK, quick_of
 from server.serving import Served, fake, serving
 
 KEY = "conform-secret"
@@ -88,6 +90,41 @@ def test_the_key_is_sent_and_not_shown(
         assert "auth  7     -     -            -" in outcome.out
         written = (tmp_path / "r.json").read_text() + (tmp_path / "r.html").read_text()
         assert KEY not in outcome.out + outcome.err + written
+
+
+def test_a_quick_run_says_so(capsys: pytest.CaptureFixture[str], good: Served, tmp_path: Path) -> None:
+    files = ["--json", str(tmp_path / "r.json"), "--report", str(tmp_path / "r.html")]
+    outcome = run_here(capsys, "conform", good.base, "--quick", "-q", *files)
+    assert outcome.code == 0, outcome.out
+    asked = len(quick_of(ALL))
+    said = f"A quick run: {asked} of {len(ALL)} cases; without --quick, all are asked."
+    assert outcome.out.splitlines()[-1] == said
+    assert said in (tmp_path / "r.html").read_text()
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert (len(found["cases"]), found["quick_of"], found["complete"]) == (asked, len(ALL), True)
+
+
+def test_what_does_not_fit_into_the_time_is_not_run(
+    capsys: pytest.CaptureFixture[str], good: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drivetrain.cli.conform.run.QUICK_S", 0.0)
+    outcome = run_here(capsys, "conform", good.base, "--quick", "--only", "models", "-q")
+    assert outcome.code == 0
+    assert "models.list: the time of a quick run was over" in outcome.out
+
+
+def test_quick_cases_are_of_every_area_and_fit_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [name for name in QUICK if name not in {case.id for case in ALL}] == []
+    assert len(set(QUICK)) == len(QUICK)
+    assert {case.area for case in quick_of(ALL)} == set(Area)
+    assert [case.id for case in quick_of([case for case in ALL if case.area == "ids"])] == ["ids.unique"]
+    unlisted = [case for case in ALL if case.area == "ids" and case.id not in QUICK]
+    assert quick_of(unlisted) == []
+    listed = run_here(capsys, "conform", "--list", "--quick", "--only", "ids").out
+    assert [line.split()[0] for line in listed.splitlines()] == ["case", "ids.unique"]
+    none = run_here(capsys, "conform", "--list", "--quick", "--only", "ids.header")
+    assert none.code == 2
+    assert "none of these cases is a quick one: leave out --quick or --only ids.header" in none.error
 
 
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:

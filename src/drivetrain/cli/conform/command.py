@@ -16,6 +16,7 @@ DEFAULT_TIMEOUT_S = 60.0
 _EPILOG = f"""examples:
   drivetrain conform http://127.0.0.1:8000
   drivetrain conform http://127.0.0.1:8000/v1 --model my-model --report report.html
+  drivetrain conform http://127.0.0.1:8000 --quick
   drivetrain conform http://127.0.0.1:8000 --only stops,streaming.text
   drivetrain conform --list
 
@@ -39,6 +40,7 @@ def add(commands: options.Commands) -> None:
         "--only", type=options.comma_list, action="append", default=[], metavar="A,B",
         help="areas (stops) or cases (stops.string); may be repeated",
     )  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="one or a few cases of each area, in two minutes at most")
     parser.add_argument("--list", action="store_true", help="print the cases without running them")
     parser.add_argument(
         "--timeout", type=options.number, default=DEFAULT_TIMEOUT_S, metavar="S",
@@ -49,7 +51,7 @@ def add(commands: options.Commands) -> None:
     )
     add_report(parser, "--html")
     options.add_quiet(parser)
-    parser.show_first("--model", "--only", "--list", "--timeout", "--json", "--report")
+    parser.show_first("--model", "--only", "--quick", "--list", "--timeout", "--json", "--report")
     parser.set_defaults(run=run)
 
 

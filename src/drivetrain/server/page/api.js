@@ -48,17 +48,21 @@ export async function* stream(path, body, signal) {
 }
 
 async function request(path, options) {
+  const response = await ask(path, options);
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+/** The response, whatever its status. */
+export async function ask(path, options) {
   const headers = { ...options.headers };
   if (apiKey()) headers.Authorization = `Bearer ${apiKey()}`;
-  let response;
   try {
-    response = await fetch(address(path), { ...options, headers, credentials: "same-origin", cache: "no-store" });
+    return await fetch(address(path), { ...options, headers, credentials: "same-origin", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("The server cannot be reached. Is it still running?");
   }
-  if (!response.ok) throw await failure(response);
-  return response;
 }
 
 async function failure(response) {
@@ -69,7 +73,8 @@ async function failure(response) {
   } catch {
     // Not from our server: a proxy's page, say.
   }
-  return new ApiError(messageOf(error) || messageFor(response.status), {
+  const said = response.status === 401 ? "" : messageOf(error); // Of headers, which people in a browser do not send.
+  return new ApiError(said || messageFor(response.status), {
     status: response.status,
     code: error.code ?? "",
     param: error.param ?? "",
@@ -80,7 +85,9 @@ async function failure(response) {
 const messageOf = (error) => (typeof error === "string" ? error : String(error.message ?? ""));
 
 function messageFor(status) {
-  if (status === 401 || status === 403) return "The server rejected the key.";
+  if (status === 401 && !apiKey()) return "The server requires an API key.";
+  if (status === 401) return "The server does not know this key. Check it, or ask whoever runs the server for one.";
+  if (status === 403) return "The server does not allow this.";
   if (status === 404) return "The server has no such endpoint.";
   if (status === 413) return "The message is too large for the server.";
   if (status === 429 || status === 503) return "The server is busy. Try again in a moment.";

@@ -8,6 +8,8 @@ import { Composer } from "./composer.js";
 import { drawMeter } from "./context.js";
 import { Drafts } from "./drafts.js";
 import { byId, toast } from "./elements.js";
+import { Heartbeat } from "./heartbeat.js";
+import { drawInForce } from "./in-force.js";
 import { askForKey } from "./key.js";
 import { Layout } from "./layout.js";
 import { limit, loadModel } from "./model.js";
@@ -25,6 +27,7 @@ let second = null;
 let problem = "";
 let warnedFull = false;
 let wasBusy = false;
+let meterFrame = 0;
 
 const chat = new Chat({
   thread: byId("thread"),
@@ -33,7 +36,13 @@ const chat = new Chat({
   settings: () => settings,
   welcome: () => welcome(model, problem, (content) => send({ content })),
   changed: update,
+  grew: () => {
+    heartbeat.heard();
+    meterFrame ||= requestAnimationFrame(() => ((meterFrame = 0), showMeter()));
+  },
   needKey: enterKey,
+  start,
+  showSetting,
   away: (away) => (byId("jump").hidden = !away),
   full: () => {
     if (!warnedFull) toast("This browser's storage is full. Export and delete some conversations.");
@@ -63,6 +72,7 @@ const panel = new SettingsPanel(byId("panel-settings"), {
   changed: () => {
     keep({});
     code.draw();
+    showInForce();
   },
 });
 const live = new LivePanel(byId("panel-live"), () => model?.maxConcurrency);
@@ -75,8 +85,11 @@ const layout = new Layout({
   open: settings.inspector,
 });
 
+const heartbeat = new Heartbeat({ model: () => model?.id, changed: serverIs });
+
 layout.start();
 listen();
+heartbeat.start();
 open(store.loadConversation(store.currentId()) ?? store.newConversation());
 await connect();
 
@@ -131,6 +144,35 @@ function showModel() {
   update();
 }
 
+/** What the dots say. A server that is back may be another one. */
+function serverIs(found, before) {
+  chooser.showState(found);
+  live.showState(found);
+  if (found.state !== "ready" || before.state !== "error" || chat.busy) return;
+  if (!model) return connect();
+  chooser.list().then((ids) => ids.includes(model.id) || connect(), () => {});
+}
+
+/** Leads to a setting of the model, its group unfolded. */
+function showSetting(name) {
+  layout.showSettings();
+  const control = byId(`control-${name}`);
+  control.closest("details").open = true;
+  control.focus();
+}
+
+function showInForce() {
+  const drop = () => {
+    panel.dropForm();
+    byId("message").focus();
+  };
+  drawInForce(model, chat.conversation, { open: () => showSetting("response_format"), drop });
+}
+
+function showMeter() {
+  drawMeter(path(chat.conversation), model?.contextLength);
+}
+
 function keep(changes) {
   Object.assign(settings, changes);
   store.saveSettings(settings);
@@ -169,7 +211,8 @@ function update() {
   composer.setBusy(chat.busy);
   sidebar.draw();
   code.draw();
-  drawMeter(path(chat.conversation), model?.contextLength);
+  showMeter();
+  showInForce();
 }
 
 function showPanels() {
@@ -181,8 +224,11 @@ function listen() {
   byId("jump").addEventListener("click", () => chat.toEnd());
   store.onOtherTab(() => sidebar.draw());
   addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || event.isComposing || byId("key-dialog").open) return;
-    if (!dismissCard() && !layout.closeDrawer()) chat.stop();
+    if (event.isComposing || document.querySelector("dialog[open]")) return;
+    if (event.key === "Escape" && !dismissCard() && !layout.closeDrawer()) chat.stop();
+    if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const shortcut = { "?": () => byId("shortcuts").showModal(), "/": () => byId("message").focus() }[event.key];
+    if (shortcut) (event.preventDefault(), shortcut());
   });
   addEventListener("scroll", followCard, { capture: true, passive: true });
 }

@@ -85,7 +85,7 @@ export class Attachments {
 
   listen(input, button) {
     button.addEventListener("click", () => {
-      input.accept = this.vision ? "" : "text/*,application/json,.md,.csv,.log,.toml,.yaml";
+      input.accept = this.vision ? "" : "text/*,application/json,.md,.csv,.log,.toml,.yaml,.pdf"; // PDF: to be told.
       input.click();
     });
     input.addEventListener("change", () => {

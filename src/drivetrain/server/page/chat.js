@@ -16,8 +16,9 @@ const TITLE_CHARS = 60;
 
 /**
  * `page` gives what the chat needs from its surroundings: `thread` (scrolls), `list` (holds the messages),
- * `models()` (the one that answers, and one beside it), `settings()`, `changed()` (titles, busy state), `welcome()` (a node for an empty conversation),
- * `needKey()` (a promise of whether there is a key now), `full()` (the browser's storage is full).
+ * `models()` (the one that answers, and one beside it), `settings()`, `changed()` (titles, busy state), `grew()` (an
+ * answer), `welcome()` (a node for an empty conversation), `needKey()` (a promise of whether there is a key now),
+ * `full()` (the browser's storage is full), `start()` (a new chat), `showSetting(name)`.
  */
 export class Chat {
   constructor(page) {
@@ -116,6 +117,7 @@ export class Chat {
 
   grew({ message }) {
     this.views.get(message)?.update(true);
+    this.page.grew();
     this.follow();
   }
 
@@ -172,6 +174,9 @@ export class Chat {
             resume: () => this.resuming(message),
             versions: nodes,
             last,
+            contextLength: this.page.models().find((model) => model?.id === message.model)?.contextLength ?? Infinity,
+            start: this.page.start,
+            showSetting: this.page.showSetting,
           });
     if (view instanceof Answer) view.update(this.runs.has(message));
     this.views.set(message, view);

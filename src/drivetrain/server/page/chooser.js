@@ -8,6 +8,15 @@ export class Chooser {
   constructor(container, { use, useSecond }) {
     Object.assign(this, { container, use, useSecond });
     this.models = [];
+    this.dot = h("i", { class: "dot", "aria-hidden": "true" });
+    this.state = h("span", { class: "state-word", role: "status" });
+  }
+
+  /** Whether the server is ready: the dot, and in words unless it is. */
+  showState({ state, text }) {
+    this.dot.dataset.state = state;
+    this.state.textContent = text;
+    this.state.classList.toggle("visually-hidden", state === "ready");
   }
 
   /** Lists the models; their ids. */
@@ -26,7 +35,8 @@ export class Chooser {
   }
 
   show(id, second) {
-    if (this.models.length === 1) return this.container.replaceChildren(h("span", { class: "model-name" }, id));
+    if (this.models.length === 1)
+      return this.container.replaceChildren(this.dot, h("span", { class: "model-name" }, id), this.state);
     const compare = h(
       "button",
       {
@@ -42,7 +52,7 @@ export class Chooser {
     const selects = [this.select("Model", id, this.use)];
     if (second) selects.push(this.select("Second model", second, this.useSecond));
     const focused = this.container.contains(document.activeElement) ? document.activeElement.ariaLabel : null;
-    this.container.replaceChildren(...selects, compare);
+    this.container.replaceChildren(this.dot, ...selects, compare, this.state);
     if (focused) this.container.querySelector(`[aria-label="${focused}"]`)?.focus();
   }
 

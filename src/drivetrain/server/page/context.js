@@ -1,6 +1,7 @@
 // The context meter: how much of the model's context the conversation on screen takes.
 
 import { byId, h, s } from "./elements.js";
+import { lengthOf } from "./stream.js";
 
 const CHARS_PER_TOKEN = 4;
 const ROUND = 2 * Math.PI * 7;
@@ -8,10 +9,11 @@ const ROUND = 2 * Math.PI * 7;
 /** Tokens of these messages: what the server counted last, and an estimate of what came after that. */
 export function used(messages) {
   let [count, exact] = [0, true];
-  for (const { usage, tokens, content, files = [] } of messages) {
+  for (const message of messages) {
+    const { usage, tokens, files = [] } = message;
     exact = Boolean(usage?.total_tokens);
-    const chars = files.reduce((sum, { text }) => sum + text.length, content.length);
-    count = exact ? usage.total_tokens : count + (tokens?.length ?? Math.ceil(chars / CHARS_PER_TOKEN));
+    const chars = files.reduce((sum, { text }) => sum + text.length, lengthOf(message));
+    count = exact ? usage.total_tokens : count + (tokens?.length || Math.ceil(chars / CHARS_PER_TOKEN));
   }
   return { count, exact };
 }

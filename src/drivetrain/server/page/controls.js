@@ -6,19 +6,25 @@ import { field } from "./fields.js";
 import { canLogprobs } from "./model.js";
 import { GROUPS } from "./parameters.js";
 
-/** Nodes for all settings of the model. `changed()` is called after `settings` have changed. */
-export function buildControls(model, settings, changed) {
+/** Nodes for all settings of the model. `changed(ofChat)` is called after `settings` or, of the chat, `conversation` changed. */
+export function buildControls(model, settings, conversation, changed) {
   const groups = GROUPS.map(({ title, controls }) => {
     const shown = controls.filter(({ name }) => model.parameters.has(name));
-    const fields = shown.map((control) => field(control, model, settings, changed));
-    return fields.length ? fold(title, fields, settings, changed) : null;
+    const valuesOf = ({ ofChat }) => (ofChat ? conversation : settings.values);
+    const fields = shown.map((control) => field(control, model, valuesOf(control), () => changed(control.ofChat)));
+    return fields.length ? fold(title, shown, fields, settings, changed) : null;
   });
-  if (canLogprobs(model)) groups.push(fold("Answer", [probabilitySwitch(settings, changed)], settings, changed));
+  if (canLogprobs(model)) {
+    const shown = [{ label: "Token probabilities" }];
+    groups.push(fold("Shown with an answer", shown, [probabilitySwitch(settings, changed)], settings, changed));
+  }
   return groups.filter(Boolean);
 }
 
-function fold(title, fields, settings, changed) {
-  const group = h("details", { class: "group" }, h("summary", {}, title), fields);
+/** A group under its title and, while it is folded, the names of what is in it. */
+function fold(title, shown, fields, settings, changed) {
+  const names = h("span", { class: "group-holds" }, shown.map(({ label }) => label).join(", "));
+  const group = h("details", { class: "group" }, h("summary", {}, h("span", {}, title), names), fields);
   group.open = settings.unfolded.includes(title);
   group.addEventListener("toggle", () => {
     const others = settings.unfolded.filter((other) => other !== title);

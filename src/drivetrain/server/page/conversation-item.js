@@ -28,7 +28,7 @@ export function conversationItem(conversation, { current, excerpt, ...actions })
       "span",
       { class: "item-tools" },
       rename,
-      small("download", `Export “${title}” as JSON`, actions.save),
+      small("download", `Export “${title}”`, actions.save),
       small("trash", `Delete “${title}”`, actions.remove),
     ),
   );

@@ -43,6 +43,8 @@ const ICONS = {
   upload: "M12 16V5M7.5 9.5L12 5l4.5 4.5M5 19.5h14",
   clip: "M18.5 11.5l-6.8 6.8a4.2 4.2 0 0 1-6-6l7.2-7.2a2.8 2.8 0 0 1 4 4l-7.1 7.1a1.4 1.4 0 0 1-2-2l6.4-6.4",
   file: "M6.5 3.5h7L18 8v12.5H6.5zM13 3.5V8.5h5",
+  braces: "M9 5c-2.5 0-3 1-3 3s0 4-2 4c2 0 2 2 2 4s.5 3 3 3M15 5c2.5 0 3 1 3 3s0 4 2 4c-2 0-2 2-2 4s-.5 3-3 3",
+  keyboard: "M3.5 7h17v10.5h-17zM7 10.5h.1M10.3 10.5h.1M13.6 10.5h.1M17 10.5h.1M8.5 14h7",
   close: "M6 6l12 12M18 6L6 18",
   previous: "M14.5 6l-6 6 6 6",
   next: "M9.5 6l6 6-6 6",
@@ -134,7 +136,7 @@ export function toast(text, action = null) {
   box.style.left = `${composer.left + composer.width / 2}px`;
   box.style.bottom = `${innerHeight - composer.top + 12}px`;
   clearTimeout(toastTimer);
-  toastTimer = setTimeout(hide, action ? 8000 : 4000);
+  toastTimer = setTimeout(hide, action || text.length > 60 ? 8000 : 4000);
 }
 
 /** Has the browser save a text as a file. */

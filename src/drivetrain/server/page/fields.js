@@ -2,12 +2,12 @@
 
 import { h, icon } from "./elements.js";
 
-/** `changed()` is called after a value in `settings` has changed. */
-export function field(control, model, settings, changed) {
-  return control.lines ? linesField(control, model, settings, changed) : numberField(control, model, settings, changed);
+/** `changed()` is called after its value in `values` has changed. */
+export function field(control, model, values, changed) {
+  return control.lines ? linesField(control, model, values, changed) : numberField(control, model, values, changed);
 }
 
-function numberField(control, model, settings, changed) {
+function numberField(control, model, values, changed) {
   const { name, label, help } = control;
   const id = `control-${name}`;
   const otherwise = model.defaults[name] ?? control.neutral;
@@ -34,14 +34,14 @@ function numberField(control, model, settings, changed) {
   const { reset, error, frame } = surround(control, id, clear);
 
   function show() {
-    const value = settings.values[name];
+    const value = values[name];
     if (slider) slider.value = String(value ?? otherwise);
     frame.classList.toggle("changed", value !== undefined);
     reset.hidden = value === undefined;
   }
   function set(value) {
-    if (value === undefined) delete settings.values[name];
-    else settings.values[name] = value;
+    if (value === undefined) delete values[name];
+    else values[name] = value;
     problem(input, error, "");
     show();
     changed();
@@ -56,7 +56,7 @@ function numberField(control, model, settings, changed) {
     if (!text) return set(undefined);
     const wrong = fault(Number(text), control, most);
     if (!wrong) return set(Number(text));
-    delete settings.values[name]; // An invalid value is not sent.
+    delete values[name]; // An invalid value is not sent.
     problem(input, error, wrong);
     changed();
   });
@@ -65,7 +65,7 @@ function numberField(control, model, settings, changed) {
     set(Number(slider.value));
   });
 
-  if (settings.values[name] !== undefined) input.value = String(settings.values[name]);
+  if (values[name] !== undefined) input.value = String(values[name]);
   show();
   frame.append(
     h("div", { class: "field-head" }, h("label", { for: id }, label), reset, input),
@@ -76,7 +76,7 @@ function numberField(control, model, settings, changed) {
   return frame;
 }
 
-function linesField(control, model, settings, changed) {
+function linesField(control, model, values, changed) {
   const { name, label, help, lines } = control;
   const id = `control-${name}`;
   const input = h("textarea", {
@@ -92,19 +92,19 @@ function linesField(control, model, settings, changed) {
     input.focus();
   });
   function show() {
-    frame.classList.toggle("changed", settings.values[name] !== undefined);
+    frame.classList.toggle("changed", values[name] !== undefined);
     reset.hidden = !input.value;
   }
   function take() {
     const { value, wrong = "" } = lines.read(input.value, model);
-    if (value !== undefined) settings.values[name] = value;
-    else delete settings.values[name]; // An invalid value is not sent.
+    if (value !== undefined) values[name] = value;
+    else delete values[name]; // An invalid value is not sent.
     problem(input, error, wrong);
     show();
     changed();
   }
   input.addEventListener("input", take);
-  const kept = settings.values[name];
+  const kept = values[name];
   if (kept !== undefined) input.value = lines.write(kept);
   show();
   frame.append(

@@ -7,6 +7,7 @@ const MAX_BYTES = 256 * 1024;
 /** Its name and its text. */
 export async function readFile(file) {
   const name = file.name || "text";
+  if (await isPdf(file)) throw new Error(`${name}: this page cannot read PDF files yet. Copy the text and paste it here.`);
   if (file.size > MAX_BYTES) throw new Error(`${name} is too large: at most ${MAX_BYTES / 1024} kB can be added.`);
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
@@ -17,11 +18,16 @@ export async function readFile(file) {
   }
 }
 
-/** What the model gets of a file. The fence is longer than any in the text. */
-export function quotedFile({ name, text }) {
+const isPdf = async (file) => file.type === "application/pdf" || (await file.slice(0, 5).text()) === "%PDF-";
+
+/** What the model gets of a file. */
+export const quotedFile = ({ name, text }) => `File ${JSON.stringify(name)}:\n${fenced(text)}`;
+
+/** A text as a block of code in Markdown. The fence is longer than any in the text. */
+export function fenced(text, language = "") {
   const longest = (text.match(/`+/g) ?? []).reduce((most, run) => Math.max(most, run.length), 2);
   const fence = "`".repeat(longest + 1);
-  return `File ${JSON.stringify(name)}:\n${fence}\n${text}\n${fence}`;
+  return `${fence}${language}\n${text}\n${fence}`;
 }
 
 /** A file in a message: its name, and its text in a fold. */

@@ -25,6 +25,7 @@ function conversation(found) {
     id: isText(found.id) && /^[\w-]{1,64}$/.test(found.id) ? found.id : "",
     title: isText(found.title) ? found.title.slice(0, 200) : "",
     system: isText(found.system) ? found.system : "",
+    ...(isForm(found.response_format) ? { response_format: found.response_format } : {}),
     created: when(found.created),
     updated: when(found.updated),
     current: found.current,
@@ -49,6 +50,10 @@ const listOf = (fits) => (value) => Array.isArray(value) && value.length > 0 && 
 const maybe = (fits) => (value) => value === null || value === undefined || fits(value);
 const having = (fields) => (value) => isObject(value) && Object.entries(fields).every(([name, fits]) => fits(value[name]));
 
+const isForm = having({
+  type: (value) => value === "json_schema",
+  json_schema: having({ name: isText, schema: isObject }),
+});
 const isAlternative = (value) => Array.isArray(value) && isText(value[0]) && maybe(isNumber)(value[1] ?? null);
 const isToken = having({
   t: isText,

@@ -20,7 +20,7 @@ function ask() {
     error.textContent = text;
   };
   input.value = "";
-  showError(apiKey() ? "The server rejected the last key." : "");
+  showError(apiKey() ? "The server no longer accepts the key of this tab." : "");
   dialog.showModal();
   input.focus();
   return new Promise((resolve) => {
@@ -35,20 +35,23 @@ function ask() {
     on(dialog, "cancel", (event) => (event.preventDefault(), finish(false)));
     on(form, "submit", async (event) => {
       event.preventDefault();
-      if (!input.value.trim()) return showError("Enter the key first.");
-      setApiKey(input.value.trim());
-      const why = await refused();
+      const why = await refused(input.value.trim());
       if (why) showError(why);
       else finish(true);
     });
   });
 }
 
-async function refused() {
+/** Why this key cannot be used; empty if it can, and it is then kept. */
+async function refused(key) {
+  if (!key) return "Enter the key first.";
+  if (/[^!-~]/.test(key)) return "This is not a key: it has a space, or a sign that no key has.";
+  setApiKey(key);
   try {
     await getJson("v1/models");
     return "";
   } catch (error) {
+    if (error.status === 401) setApiKey("");
     return error.message;
   }
 }

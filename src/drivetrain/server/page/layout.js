@@ -45,12 +45,20 @@ export class Layout {
     byId(`${name}-close`).focus();
   }
 
+  /** Brings the settings into view. */
+  showSettings() {
+    this.select("settings");
+    if (this.narrow.inspector.matches) return this.openDrawer("inspector");
+    if (!this.inspectorOpen) this.toggleInspector();
+  }
+
   dress() {
     dress(byId("sidebar-open"), "menu");
     dress(byId("inspector-toggle"), "sliders");
     dress(byId("sidebar-close"), "close");
     dress(byId("inspector-close"), "close");
     dress(byId("jump"), "down", "Latest");
+    dress(byId("shortcuts-open"), "keyboard");
     this.showTheme(loadTheme());
   }
 
@@ -59,6 +67,7 @@ export class Layout {
     byId("inspector-toggle").addEventListener("click", () => this.toggleInspector());
     for (const id of ["sidebar-close", "inspector-close", "scrim"])
       byId(id).addEventListener("click", () => this.closeDrawer());
+    byId("shortcuts-open").addEventListener("click", () => byId("shortcuts").showModal());
     for (const query of Object.values(this.narrow)) query.addEventListener("change", () => this.apply());
     byId("theme").addEventListener("click", () => this.showTheme(NEXT_THEME[loadTheme()] ?? "system", true));
     for (const name of TABS) byId(`tab-${name}`).addEventListener("click", () => this.select(name));

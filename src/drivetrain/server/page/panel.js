@@ -1,4 +1,4 @@
-// The live panel: polls /status once a second, but only while it can be seen.
+// The live panel: polls /status once a second, but only while it can be seen. Its state is that of the heartbeat.
 
 import { getJson } from "./api.js";
 import { Chart } from "./charts.js";
@@ -6,7 +6,6 @@ import { h } from "./elements.js";
 
 const EVERY_MS = 1000;
 const MAX_DEVICES = 4;
-const STATES = { ready: "Ready", loading: "Loading", draining: "Draining", stopped: "Stopped" };
 
 export class LivePanel {
   /** `maxConcurrency()` is how many requests the model runs at once, or null. */
@@ -28,12 +27,8 @@ export class LivePanel {
       { class: "charts" },
       Object.values(this.charts).map((chart) => chart.element),
     );
-    container.append(
-      h("h2", { class: "visually-hidden" }, "Live view"),
-      this.state,
-      this.grid,
-      h("p", { class: "help" }, "Updated every second while this panel is open."),
-    );
+    this.note = h("p", { class: "help" }, "Updated every second while this panel is open.");
+    container.append(h("h2", { class: "visually-hidden" }, "Live view"), this.state, this.grid, this.note);
     document.addEventListener("visibilitychange", () => this.wake());
   }
 
@@ -58,22 +53,17 @@ export class LivePanel {
   async poll() {
     const mine = (this.timer = setTimeout(() => {}, 0)); // Marks the panel as awake while the answer is out.
     const began = performance.now();
-    let retry = EVERY_MS;
     try {
       const status = await getJson("status", { signal: AbortSignal.timeout(5000) });
       if (this.timer === mine) this.take(status);
     } catch (error) {
-      retry = 5 * EVERY_MS;
-      const text = error.status === 404 ? "This server has no live status." : error.message || "No answer.";
-      if (this.timer === mine) this.showState("error", text);
+      if (error.status === 404) this.note.textContent = "This server has no live status.";
     }
     if (this.timer !== mine) return; // The panel was closed meanwhile.
-    this.timer = setTimeout(() => this.poll(), Math.max(100, retry - (performance.now() - began)));
+    this.timer = setTimeout(() => this.poll(), Math.max(100, EVERY_MS - (performance.now() - began)));
   }
 
   take(status) {
-    const state = String(status.state ?? "ready");
-    this.showState(state, STATES[state] ?? state);
     const most = this.maxConcurrency();
     this.charts.running.add(status.running, most ? `of ${most} at once` : "");
     this.charts.waiting.add(status.waiting);
@@ -83,14 +73,13 @@ export class LivePanel {
     for (const device of memoryList(status.memory).slice(0, MAX_DEVICES)) this.takeMemory(device);
   }
 
-  /** The server's own figure, or else the growth of its token counter. */
+  /** The growth of the server's count. Its own figure is a mean, over minutes if nobody has looked for minutes. */
   tokensPerSecond({ tokens_per_s: given, completion_tokens: count }) {
+    if (!Number.isFinite(count)) return given ?? null;
     const now = performance.now();
     const { before } = this;
-    if (Number.isFinite(count)) this.before = { count, now };
-    if (Number.isFinite(given)) return given;
-    if (!before || !Number.isFinite(count)) return null;
-    return Math.max(0, ((count - before.count) * 1000) / (now - before.now));
+    this.before = { count, now };
+    return before ? Math.max(0, ((count - before.count) * 1000) / (now - before.now)) : null;
   }
 
   takeMemory({ device, allocated_bytes: used, total_bytes: total, cached_bytes: cached = 0 }) {
@@ -105,10 +94,9 @@ export class LivePanel {
     chart.add(Math.max(used, cached), total > 0 ? `of ${bytes(total)}` : "");
   }
 
-  showState(state, text) {
-    if (this.state.dataset.state === state && this.state.lastChild.textContent === text) return;
+  showState({ state, text }) {
     this.state.dataset.state = state;
-    this.state.replaceChildren(h("i", { class: "dot" }), text);
+    this.state.replaceChildren(h("i", { class: "dot", "data-state": state }), text);
   }
 }
 
@@ -117,7 +105,8 @@ const memoryList = (memory) =>
 
 function median(given) {
   const values = (Array.isArray(given) ? given : [given]).filter(Number.isFinite).sort((a, b) => a - b);
-  return values.length ? values[values.length >> 1] : null;
+  const middle = values.length / 2;
+  return values.length ? (values[Math.ceil(middle) - 1] + values[Math.floor(middle)]) / 2 : null;
 }
 
 const rate = (value) => (value >= 100 ? String(Math.round(value)) : value.toFixed(1));

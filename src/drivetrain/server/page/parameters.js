@@ -31,7 +31,7 @@ const SCHEMA = {
 
 export const GROUPS = [
   {
-    title: "Sampling",
+    title: "Randomness",
     controls: [
       {
         name: "temperature",
@@ -67,6 +67,15 @@ export const GROUPS = [
         step: 0.01,
         neutral: 0,
         help: "Drops tokens below this fraction of the likeliest one's probability.",
+      },
+      {
+        name: "seed",
+        label: "Seed",
+        min: Number.MIN_SAFE_INTEGER,
+        max: Number.MAX_SAFE_INTEGER,
+        integer: true,
+        neutral: "random",
+        help: "The same seed gives the same answer.",
       },
     ],
   },
@@ -112,7 +121,7 @@ export const GROUPS = [
     ],
   },
   {
-    title: "Length and ending",
+    title: "Length and stops",
     controls: [
       { name: "max_tokens", label: "Longest answer", min: 1, integer: true, neutral: "no limit", help: "In tokens." },
       {
@@ -124,25 +133,17 @@ export const GROUPS = [
         help: "In tokens; no stop takes effect before.",
       },
       { name: "stop", label: "Stop at", lines: STOPS, help: "One per line. Write \\n for a new line, \\t for a tab." },
-      {
-        name: "seed",
-        label: "Seed",
-        min: Number.MIN_SAFE_INTEGER,
-        max: Number.MAX_SAFE_INTEGER,
-        integer: true,
-        neutral: "random",
-        help: "The same seed gives the same answer.",
-      },
     ],
   },
   {
-    title: "Form",
+    title: "JSON output",
     controls: [
       {
         name: "response_format",
         label: "JSON schema",
         lines: SCHEMA,
-        help: "The answer is JSON of this schema. Ask for it in the message too.",
+        ofChat: true,
+        help: "For this conversation only: its answers are JSON of this schema. Ask for it in the message too.",
       },
     ],
   },

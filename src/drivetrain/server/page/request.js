@@ -11,6 +11,8 @@ const ALTERNATIVES = 5;
 /** The body of POST /v1/chat/completions for these messages of a conversation. */
 export function buildBody(model, settings, conversation, messages) {
   const body = { model: model.id, messages: toSend(conversation, messages), ...sampling(model, settings) };
+  const { response_format: form } = conversation;
+  if (form && model.parameters.has("response_format")) body.response_format = form;
   if (showsTokens(model, settings)) {
     body.logprobs = true;
     body.top_logprobs = alternatives(model);
@@ -21,7 +23,7 @@ export function buildBody(model, settings, conversation, messages) {
 
 /** The body of POST /v1/completions that goes on behind these tokens: a prompt, and an answer so far. */
 export function resumingBody(model, settings, ids) {
-  const { response_format: _, ...values } = sampling(model, settings); // It is for whole answers.
+  const values = sampling(model, settings);
   const room = (model.contextLength ?? Infinity) - ids.length;
   const longest = Math.min(values.max_tokens ?? room, room);
   const body = { model: model.id, prompt_token_ids: ids, ...values, return_token_ids: true };

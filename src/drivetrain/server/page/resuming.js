@@ -18,7 +18,7 @@ export async function resume(model, settings, conversation, messages, message, s
   const prompt = { model: model.id, messages: toSend(conversation, messages) };
   const { tokens } = await postJson("tokenize", prompt, signal);
   const ids = [...tokens, ...(await idsOf(model, message, signal))];
-  if (ids.length >= (model.contextLength ?? Infinity)) throw new ApiError("The model's context is full.");
+  if (ids.length >= (model.contextLength ?? Infinity)) throw new ApiError("The model's context is full.", { code: "context_length_exceeded" });
   return { path: "v1/completions", body: resumingBody(model, settings, ids) };
 }
 

@@ -2,7 +2,7 @@
 
 import { ApiError, stream } from "./api.js";
 import { saveConversation } from "./store.js";
-import { counted, take } from "./stream.js";
+import { counted, lengthOf, take } from "./stream.js";
 
 const SAVE_EVERY_MS = 1000;
 
@@ -25,7 +25,8 @@ export class Runs {
   /** `request()` gives the path and the body to send, or a promise of them. */
   start(conversation, message, request) {
     const abort = new AbortController();
-    const run = { conversation, message, request, abort, started: performance.now(), saved: 0 };
+    const started = performance.now();
+    const run = { conversation, message, request, abort, started, before: lengthOf(message), saved: 0 };
     this.all.add(run);
     this.keep(run);
     this.follow(run);
@@ -61,10 +62,8 @@ export class Runs {
 
   add(run, chunk) {
     const now = performance.now();
-    if (take(run.message, chunk)) {
-      run.first ??= now;
-      run.latest = now;
-    }
+    if (take(run.message, chunk) && run.first === undefined) Object.assign(run, { first: now, begun: lengthOf(run.message) });
+    if (chunk.choices?.length) run.latest = now; // The last token may bring no text.
     if (now - run.saved > SAVE_EVERY_MS) this.keep(run);
     this.handlers.grew(run);
   }
@@ -85,13 +84,15 @@ export class Runs {
 
 function described(error) {
   if (error instanceof ApiError)
-    return { message: error.message, status: error.status, code: error.code, retryAfter: error.retryAfter };
+    return Object.fromEntries(["message", "status", "code", "param", "retryAfter"].map((name) => [name, error[name]]));
   return { message: "Something went wrong on this page." };
 }
 
-function timing({ started, first, latest, message }) {
+/** The rate is that of the tokens behind the first chunk, which may bring many of them, or all. */
+function timing({ started, first, latest, before, begun, message }) {
   if (first === undefined) return {};
-  const tokens = counted(message) - (message.before ?? 0);
+  const later = (lengthOf(message) - begun) / (lengthOf(message) - before);
+  const tokens = (counted(message) - (message.before ?? 0)) * later;
   const seconds = (latest - first) / 1000;
-  return { first: (first - started) / 1000, rate: tokens > 1 && seconds > 0.005 ? (tokens - 1) / seconds : 0 };
+  return { first: (first - started) / 1000, rate: tokens >= 1 && seconds > 0.005 ? tokens / seconds : 0 };
 }

@@ -15,7 +15,10 @@ export class SettingsPanel {
     const model = this.model();
     const presets = presetRow({
       chosen: this.settings.preset,
-      made: () => ({ system: this.conversation().system, values: this.settings.values }),
+      made: () => {
+        const { system, response_format: form } = this.conversation();
+        return { system, values: { ...this.settings.values, ...(form ? { response_format: form } : {}) } };
+      },
       choose: (preset) => this.use(preset),
       named: (name) => {
         this.settings.preset = name;
@@ -25,23 +28,31 @@ export class SettingsPanel {
     this.container.replaceChildren(
       h("h2", { class: "visually-hidden" }, "Settings"),
       h("div", { class: "group" }, this.systemField(), presets),
-      ...(model ? buildControls(model, this.settings, this.changed) : []),
+      ...(model ? buildControls(model, this.settings, this.conversation(), (ofChat) => this.keep(ofChat)) : []),
     );
   }
 
-  /** A preset replaces the system prompt and all values; none puts back the model's own, and an end to loops. */
-  use({ name, system, values }) {
-    this.settings.preset = name;
-    this.settings.values = structuredClone(values);
-    this.setSystem(system);
-    this.draw();
+  keep(ofChat = true) {
+    const conversation = this.conversation();
+    if (ofChat && conversation.messages.length) saveConversation(conversation);
     this.changed();
   }
 
-  setSystem(text) {
-    const conversation = this.conversation();
-    conversation.system = text;
-    if (conversation.messages.length) saveConversation(conversation);
+  /** Takes the JSON schema off the conversation. */
+  dropForm() {
+    delete this.conversation().response_format;
+    this.draw();
+    this.keep();
+  }
+
+  /** A preset replaces the system prompt, the JSON schema and all values; none puts back the model's own, and an end to loops. */
+  use({ name, system, values }) {
+    const { response_format: form, ...others } = structuredClone(values);
+    this.settings.preset = name;
+    this.settings.values = others;
+    Object.assign(this.conversation(), { system, response_format: form });
+    this.draw();
+    this.keep();
   }
 
   systemField() {
@@ -54,8 +65,8 @@ export class SettingsPanel {
     });
     area.value = this.conversation()?.system ?? "";
     area.addEventListener("input", () => {
-      this.setSystem(area.value);
-      this.changed();
+      this.conversation().system = area.value;
+      this.keep();
     });
     const help = h(
       "p",

@@ -2,6 +2,7 @@
 
 import { conversationItem } from "./conversation-item.js";
 import { byId, download, dress, toast } from "./elements.js";
+import { chooseExport } from "./exporting.js";
 import { readConversations } from "./importing.js";
 import { excerpt, find } from "./searching.js";
 import { deleteConversation, listConversations, loadConversation, newConversation, saveConversation } from "./store.js";
@@ -47,7 +48,7 @@ export class Sidebar {
       open: () => this.open(conversation, message),
       rename: (title) => this.rename(conversation, title),
       renaming: (renaming) => (this.renaming = renaming),
-      save: () => exportOne(conversation),
+      save: () => chooseExport(this.handlers.live(conversation.id) ?? conversation),
       remove: () => this.remove(conversation),
     });
   }
@@ -117,15 +118,6 @@ function told(read, added, kept) {
 }
 
 const count = (many) => `${many} conversation${many === 1 ? "" : "s"}`;
-
-function exportOne(conversation) {
-  const name =
-    (conversation.title || "conversation")
-      .replace(/[^\p{L}\p{N}]+/gu, "-")
-      .replace(/^-|-$/g, "")
-      .slice(0, 40) || "conversation";
-  download(`${name.toLowerCase()}.json`, JSON.stringify(conversation, null, 2));
-}
 
 function exportAll() {
   const day = new Date().toISOString().slice(0, 10);

@@ -59,7 +59,13 @@ export const saveDraft = (key, text) => (text ? write(DRAFT + key, text) : remov
 /** What a new chat asks for beside the model's own values: nobody watches a loop to its end. */
 export const OWN_VALUES = { max_repetitions: 40 };
 
-export const loadSettings = () => ({ values: { ...OWN_VALUES }, tokens: true, inspector: true, unfolded: [], preset: "", ...read(`${PREFIX}settings`) });
+export function loadSettings() {
+  const fresh = { values: { ...OWN_VALUES }, tokens: true, inspector: true, unfolded: [], preset: "" };
+  const settings = { ...fresh, ...read(`${PREFIX}settings`) };
+  delete settings.values.response_format; // Of an older version of this page; now it belongs to a conversation.
+  return settings;
+}
+
 export const saveSettings = (settings) => write(`${PREFIX}settings`, settings);
 
 /** A list of `{ name, system, values }`. */

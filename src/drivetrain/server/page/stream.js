@@ -3,7 +3,7 @@
 import { addCalls } from "./parts.js";
 import { compact } from "./tokens.js";
 
-/** Adds a chunk of a chat, or of a completion that goes on with one. Tells whether it brought anything to see. */
+/** Adds a chunk of a chat, or of a completion that goes on with one. Tells whether it brought anything of the answer. */
 export function take(message, chunk) {
   const choice = chunk.choices?.[0];
   const { content, reasoning_content: reasoning, tool_calls: calls = [] } = choice?.delta ?? { content: choice?.text };
@@ -14,8 +14,12 @@ export function take(message, chunk) {
   if (tokens.length) (message.tokens ??= []).push(...tokens);
   if (choice?.finish_reason) message.finish = choice.finish_reason;
   if (chunk.usage) message.usage = chunk.usage;
-  return Boolean(content || reasoning || calls.length);
+  return Boolean(content || reasoning || calls.length || tokens.length);
 }
+
+/** In characters, all that a message has. */
+export const lengthOf = ({ content, reasoning = "", calls = [] }) =>
+  calls.reduce((sum, { name, arguments: text }) => sum + name.length + text.length, content.length + reasoning.length);
 
 /** Whether anything of the answer has come. */
 export const hasBegun = ({ content, reasoning, calls }) => Boolean(content || reasoning || calls?.length);

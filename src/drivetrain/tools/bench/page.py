@@ -117,7 +117,7 @@ def _ratios(report: BenchReport) -> Iterator[tuple[str, str, str]]:
 
 def _table(caption: str, table: tables.Table) -> Html | None:
     head, rows = table
-    return parts.table(caption, head, rows, numbers=range(2, len(head))) if rows else None
+    return parts.table(caption, head, rows, numbers=range(2, len(head)), wide=True) if rows else None
 
 
 def _rounds(report: BenchReport) -> tables.Table:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from drivetrain.tools.conform.exchange import Shown
-from drivetrain.tools.conform.report import CaseResult, ConformReport, area_table, document
+from drivetrain.tools.conform.report import CaseResult, ConformReport, area_table, document, quick_line
 from drivetrain.tools.conform.verdict import Outcome
 from drivetrain.tools.reports import parts
 from drivetrain.tools.reports.markup import Content, Html
@@ -51,7 +51,7 @@ def _verdict(report: ConformReport) -> str:
     said = f"{counts[Outcome.FAIL]} of {run} cases failed" if counts[Outcome.FAIL] else f"None of {run} cases failed"
     rest = f"{counts[Outcome.NOT_OFFERED]} are not offered, {counts[Outcome.NOT_RUN]} could not be run"
     cut = "" if report.complete else " The run was interrupted: cases are missing."
-    return f"{said}; {counts[Outcome.PASS]} passed, {rest}.{cut}"
+    return f"{said}; {counts[Outcome.PASS]} passed, {rest}.{cut} {quick_line(report)}".rstrip()
 
 
 def _sections(report: ConformReport, failed: list[CaseResult]) -> Iterator[Html]:

@@ -29,7 +29,10 @@ class CaseResult:
 
 @dataclass(slots=True, kw_only=True)
 class ConformReport:
-    """`about` is what the server says about itself. `complete` is False if the run was interrupted."""
+    """`about` is what the server says about itself. `complete` is False if the run was interrupted.
+
+    `quick_of` is how many cases there are, if only the quick ones of them were to be asked.
+    """
 
     url: str
     model: str
@@ -39,6 +42,7 @@ class ConformReport:
     results: list[CaseResult] = field(default_factory=list)
     took_s: float = 0.0
     complete: bool = False
+    quick_of: int | None = None
 
     def of(self, outcome: Outcome) -> list[CaseResult]:
         return [result for result in self.results if result.outcome is outcome]
@@ -65,6 +69,13 @@ def _cells(counts: Counter[Outcome]) -> list[str]:
 
 def case_table(cases: Iterable[Case]) -> tuple[list[str], list[list[str]]]:
     return ["case", "asks", "must hold"], [[case.id, case.asks, case.holds] for case in cases]
+
+
+def quick_line(report: ConformReport) -> str:
+    """Empty if all cases were to be asked."""
+    if report.quick_of is None:
+        return ""
+    return f"A quick run: {len(report.results)} of {report.quick_of} cases; without --quick, all are asked."
 
 
 def detail_lines(report: ConformReport) -> list[str]:
@@ -102,6 +113,7 @@ def document(report: ConformReport) -> dict[str, Any]:
         "began": report.began,
         "took_s": round(report.took_s, 2),
         "complete": report.complete,
+        "quick_of": report.quick_of,
         "server": report.about,
         "counts": {str(outcome): report.counts[outcome] for outcome in Outcome},
         "areas": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from drivetrain.tools.conform.verdict import Outcome, Verdict
 SHOWN_FIRST, SHOWN_LAST = 1, 4
 IGNORED = "the server accepts every unknown field (parameters.unknown), and this one has no effect"
 GONE = "the server can no longer be reached"
+OVER = "the time of a quick run was over"
 STRANGE = "the case met something unexpected"
 
 Progress = Callable[[str, float | None], None]
@@ -80,10 +82,11 @@ async def run(
     report: ConformReport,
     progress: Progress,
     known: Survey | None = None,
+    within_s: float | None = None,
 ) -> None:
     """Results are added to the report as they come, so that an interrupted run keeps what it found.
 
-    `known` is what an earlier run has found out about the server.
+    `known` is what an earlier run has found out about the server. What is not over `within_s` is not run.
     """
     known = known or Survey(client, model)
     began = time.perf_counter()
@@ -92,7 +95,12 @@ async def run(
         report.about = await known.about()
     for done, case in enumerate(cases):
         progress(f"checking {case.area}", done / len(cases))
-        result, alive = await _run_one(case, Trial(client, model, known))
+        left = None if within_s is None else within_s - (time.perf_counter() - began)
+        try:
+            async with asyncio.timeout(left):
+                result, alive = await _run_one(case, Trial(client, model, known))
+        except TimeoutError:
+            result, alive = CaseResult(case=case, outcome=Outcome.NOT_RUN, reason=OVER), True
         report.results.append(result)
         report.took_s = time.perf_counter() - began
         if not alive:

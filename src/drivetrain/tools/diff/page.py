@@ -63,7 +63,7 @@ def page(report: DiffReport, origin: Mapping[str, str], data: Mapping[str, Any])
 
 def _sections(report: DiffReport, pairs: list[SidePair]) -> Iterator[Html]:
     yield parts.section(
-        "Engines", parts.table("What was compared", *side_table(report)), parts.bullets(note_lines(report))
+        "Engines", parts.table("What was compared", *side_table(report), wide=True), parts.bullets(note_lines(report))
     )
     spread = distribution(
         Distribution(
@@ -72,7 +72,7 @@ def _sections(report: DiffReport, pairs: list[SidePair]) -> Iterator[Html]:
             axis="difference in logprob",
             labels=[f"{pair.first.label} and {pair.second.label}" for pair in pairs],
             names=["difference"],
-            values=[[[value for one in pair.comparisons for value in one.differences]] for pair in pairs],
+            values=[[[value for one in pair.comparisons for value in one.differences if value > 0]] for pair in pairs],
         )
     )
     if spread is not None:
@@ -157,7 +157,7 @@ def likeliest(label: str, place: AnswerToken | None, other: AnswerToken | None, 
     if not rows:
         rows = [[_token(place.token_id, place.token), "(no logprobs)", "", ""]]
     head = ["token", "likeliest", "probability", "logprob"]
-    return parts.table(f"{label}: what it rated likeliest there", head, rows, numbers={2, 3})
+    return parts.table(f"{label}: what it rated likeliest there", head, rows, numbers={2, 3}, wide=True)
 
 
 def _token(token_id: int, token: str) -> Html:

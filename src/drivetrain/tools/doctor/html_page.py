@@ -71,7 +71,7 @@ def _finding(finding: Finding) -> tuple[Html, Content, list[Content]]:
 def _models(report: ServerReport) -> Html:
     head = ["model", "state", "running", "waiting", "ended", "failed", "first token", "99 % within"]
     rows = [[model.name, model.state, *_counts(model), *_times(model.first_token)] for model in report.models]
-    return parts.table("Since the server started", head, rows, numbers=range(2, len(head)))
+    return parts.table("Since the server started", head, rows, numbers=range(2, len(head)), wide=True)
 
 
 def _counts(model: ModelReport) -> list[str]:

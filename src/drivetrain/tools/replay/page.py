@@ -57,7 +57,7 @@ def _sections(report: ReplayReport) -> Iterator[Html]:
         "Verdicts",
         stack([(str(TONES[verdict]), count, str(verdict)) for verdict, count in found], summary_line(report)),
         parts.badges(parts.badge(f"{verdict}: {count:,}", TONES[verdict]) for verdict, count in found),
-        parts.table("What was replayed", names, rows, numbers=set(range(4, len(names)))),
+        parts.table("What was replayed", names, rows, numbers=set(range(4, len(names))), wide=True),
     )
     told = [result for result in report.results if result.verdict is not Verdict.IDENTICAL]
     if told:

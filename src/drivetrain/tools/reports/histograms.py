@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from drivetrain.tools.reports.axes import Scale, between, short
 from drivetrain.tools.reports.drawing import field, figure, legend, legend_height, line, text
@@ -11,6 +12,9 @@ from drivetrain.tools.reports.markup import Attribute, Html, element
 
 BINS, STRIP, UP, BELOW = 48, 18, 36, 42
 """The strip that names a histogram, the height of one side, and the room for the axis."""
+
+GAP = 0.07
+"""On both sides of a bar, as a share of its bin: a line at a value of the bin lies on the bar, not beside it."""
 
 FAR = 30.0
 """Values that are so many times below every median share the first bar: they would squeeze all others."""
@@ -33,7 +37,7 @@ def distribution(shown: Distribution) -> Html | None:
     values = [value for row in shown.values for side in row for value in side if value > 0]
     if not values:
         return None
-    least = min(_median(side) for row in shown.values for side in row if any(side)) / FAR
+    least = min(median(side) for row in shown.values for side in row if any(side)) / FAR
     scale = between(max(min(values), least), max(values))
     tall, offset = STRIP + UP * len(shown.names) + 6, legend_height(shown.names)
     drawn = [*legend(shown.names)]
@@ -44,7 +48,7 @@ def distribution(shown: Distribution) -> Html | None:
     marks = [text(f"{at:.6g}%", 18, short(mark), anchor=_anchor(at)) for at, mark in _apart(scale)]
     drawn.append(field(height, BELOW, [*marks, text("50%", 36, shown.axis, anchor="middle")], left=2.0, width=96.0))
     said = "; ".join(
-        f"{label}, {name}: median {short(_median(side))}"
+        f"{label}, {name}: median {short(median(side))}"
         for label, row in zip(shown.labels, shown.values, strict=True)
         for name, side in zip(shown.names, row, strict=True)
         if side
@@ -62,10 +66,11 @@ def _histograms(row: Sequence[Sequence[float]], scale: Scale) -> Iterator[Html]:
         for i, count in enumerate(counts):
             if count:
                 high = max(1.5, (UP - 4) * count / max(counts))
-                box: dict[str, Attribute] = {"x": f"{2 + 96 * i / BINS:.6g}%", "width": f"{96 / BINS * 0.86:.6g}%"}
+                left = (i + GAP) / BINS
+                box: dict[str, Attribute] = {"x": f"{2 + 96 * left:.6g}%", "width": f"{96 * (1 - 2 * GAP) / BINS:.6g}%"}
                 yield element("rect", class_=f"side-{j}", y=base + 1 if j else base - high, height=high, **box)
         if side:
-            x = f"{2 + 0.96 * scale.at(_median(side)):.6g}%"
+            x = f"{2 + 0.96 * scale.at(median(side)):.6g}%"
             yield line(x, base, x, base + UP if j else float(STRIP), "reach")
 
 
@@ -81,7 +86,3 @@ def _apart(scale: Scale) -> list[tuple[float, float]]:
 def _anchor(at: float) -> str:
     """So that the names of marks at the edges are not cut."""
     return "end" if at > 96 else "start" if at < 4 else "middle"
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]

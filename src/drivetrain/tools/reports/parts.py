@@ -100,16 +100,21 @@ def tiles(figures: Iterable[tuple[str, str, str]]) -> Html:
 
 def table(
     caption: str,
-    head: Sequence[Content],
+    head: Sequence[str],
     rows: Sequence[Sequence[Content]],
     *,
     numbers: Collection[int] = (),
     sum_row: bool = False,
+    wide: bool = False,
 ) -> Html:
-    """The first cell of a row names it. `numbers` are the columns to align at the right."""
+    """The first cell of a row names it. `numbers` are the columns to align at the right.
+
+    A `wide` table has too many columns for a phone: there each row is a list of its cells, each with its column's name.
+    """
 
     def cell(name: str, i: int, content: Content, scope: str | None) -> Html:
-        return element(name, content, scope=scope, class_="n" if i in numbers else None)
+        label = head[i] if wide and scope != "col" else None
+        return element(name, content, scope=scope, class_="n" if i in numbers else None, data_label=label)
 
     heads = [cell("th", i, name, "col") for i, name in enumerate(head)]
     lines = [
@@ -118,7 +123,12 @@ def table(
     ]
     foot = element("tfoot", lines.pop()) if sum_row and lines else None
     whole = element(
-        "table", element("caption", caption), element("thead", element("tr", *heads)), element("tbody", *lines), foot
+        "table",
+        element("caption", caption),
+        element("thead", element("tr", *heads)),
+        element("tbody", *lines),
+        foot,
+        class_="wide" if wide else None,
     )
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
 

@@ -124,8 +124,21 @@ def test_a_distribution_counts_each_value_once() -> None:
         left, wide = percent(rect, "x", "width") if "%" in rect.attributes["width"] else (0, 0)
         assert 0 <= left <= left + wide <= 100
     label = figure.all("svg")[0].attributes["aria-label"]
-    assert label == "T. ms: one, x: median 2; one, y: median 3; two, y: median 7"
+    assert label == "T. ms: one, x: median 1.5; one, y: median 3; two, y: median 3.5"
     assert len(figure.all("line", "reach")) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "median"), [([1.0, 9.0], 5.0), ([1.0, 2.0, 9.0], 2.0), ([3.0] * 5, 3.0), ([8.0, 1.0, 2.0, 4.0], 3.0)]
+)
+def test_the_line_of_the_median_is_where_it_is(values: list[float], median: float) -> None:
+    shown = Distribution(title="T", about="a", axis="ms", labels=["one"], names=["x"], values=[[values]])
+    figure = read(distribution(shown))
+    (line,) = figure.all("line", "reach")
+    assert percent(line, "x1", "x2") == pytest.approx([2 + 0.96 * between(min(values), max(values)).at(median)] * 2)
+    if median in values:  # the bar that holds it is around the line
+        held = [(x, x + width) for x, width in (percent(bar, "x", "width") for bar in figure.all("rect", "side-0"))]
+        assert any(x - 0.15 <= percent(line, "x1")[0] <= end + 0.15 for x, end in held)
 
 
 def test_far_lower_values_do_not_squeeze_the_others() -> None:
@@ -133,7 +146,7 @@ def test_far_lower_values_do_not_squeeze_the_others() -> None:
     shown = Distribution(title="T", about="a", axis="ms", labels=["one"], names=["x"], values=values)
     rects = read(distribution(shown)).all("rect", "side-0")
     assert len(rects) > 5
-    assert percent(rects[0], "x") == [2]
+    assert percent(rects[0], "x") == pytest.approx([2], abs=0.2)
 
 
 def test_one_bar_of_parts_and_of_a_share() -> None:

@@ -13,6 +13,7 @@ from drivetrain.engines.base.error_text import clean
 
 _log = logging.getLogger(__name__)
 
+_LIBRARY = "transformers"
 _THREADS = "drivetrain-"
 """How the names of all our threads begin."""
 
@@ -67,15 +68,14 @@ def _settings_changed() -> Iterator[None]:
 
 def _divert() -> None:
     """What the library says on our threads goes to our log: on stderr it would stand in the middle of an answer."""
-    handlers = logging.getLogger("transformers").handlers
-    for handler in handlers:
+    for handler in logging.getLogger(_LIBRARY).handlers:
         if _said_elsewhere not in handler.filters:
             handler.addFilter(_said_elsewhere)
 
 
 def _said_elsewhere(record: logging.LogRecord) -> bool:
-    """Whether it is the application's own use of the library."""
-    if not (record.threadName or "").startswith(_THREADS):
+    """Whether it is not the library on a thread of ours. A handler may have other loggers too, ours among them."""
+    if record.name.partition(".")[0] != _LIBRARY or not (record.threadName or "").startswith(_THREADS):
         return True
-    _log.info("transformers: %s", clean(record.getMessage()))
+    _log.info("%s: %s", _LIBRARY, clean(record.getMessage()))
     return False

@@ -149,7 +149,7 @@ def _without_tokenizer(folder: Path) -> None:
     [
         (_other_shape, "do not fit the configuration"),
         (_no_numbers, "not numbers"),
-        (_without_tokenizer, "cannot be loaded"),
+        (_without_tokenizer, "the model folder has no tokenizer"),
     ],
 )
 async def test_damage_is_no_reason_to_try_the_next_engine(

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drivetrain import safetensors_header
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.core.errors import LoadFailed, one_line
-from drivetrain.store import gguf_header, safetensors_header
+from drivetrain.safetensors_header import INDEX, SINGLE, lfs_pointer
+from drivetrain.store import gguf_header
 
 CONFIG = "config.json"
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 MAX_JSON_BYTES = 64 * 1024 * 1024
 
 PULL_AGAIN = "fetch it again (drivetrain pull, or copy the whole file)"
@@ -53,6 +54,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     try:
         with (folder / name).open("rb") as file:
             raw = file.read(MAX_JSON_BYTES + 1)
+        _refuse_pointer(folder / name)
     except OSError as exc:
         raise LoadFailed(f"{name} cannot be read: {exc.strerror or type(exc).__name__}") from exc
     if len(raw) > MAX_JSON_BYTES:
@@ -92,6 +94,7 @@ def _detect_file(path: Path) -> ModelFiles:
         raise LoadFailed(f"{path.name} is one file of a model; give the folder that also holds its {CONFIG}")
     if path.suffix in _PICKLES:
         raise LoadFailed(_pickle_message(path.name))
+    _refuse_pointer(path)
     if path.suffix.lower() != ".gguf" and not gguf_header.is_gguf(path):
         raise LoadFailed(f"{path.name} is not a model; give a folder with safetensors weights, or a .gguf file")
     _check_gguf(path)
@@ -101,6 +104,9 @@ def _detect_file(path: Path) -> ModelFiles:
 def _detect_folder(folder: Path) -> ModelFiles:
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     ggufs = [name for name in names if name.lower().endswith(".gguf")]
+    weights = [*ggufs, *(name for name in names if name.endswith(".safetensors"))]
+    if ADAPTER in names and (CONFIG not in names or all(name.startswith("adapter_model") for name in weights)):
+        raise LoadFailed(_adapter_message(folder))
     if INDEX in names or any(name.endswith(".safetensors") for name in names):
         return _detect_safetensors(folder, names)
     if ggufs:
@@ -115,12 +121,11 @@ def _detect_folder(folder: Path) -> ModelFiles:
 
 def _detect_safetensors(folder: Path, names: list[str]) -> ModelFiles:
     if CONFIG not in names:
-        if "adapter_config.json" in names:
-            raise LoadFailed("the model folder holds only an adapter; merge it into its base model and give that")
         raise LoadFailed(f"the model folder has no {CONFIG}; give a complete folder in Hugging Face form")
     read_config(folder)
     weights = _weight_files(folder, names)
     for name in weights:
+        _refuse_pointer(folder / name)
         if problem := safetensors_header.problem(folder / name):
             raise LoadFailed(f"{name} {problem}; {PULL_AGAIN}")
     return ModelFiles(WeightsFormat.SAFETENSORS, folder, tuple(weights))
@@ -158,7 +163,31 @@ def _detect_gguf(folder: Path, ggufs: list[str]) -> ModelFiles:
     return ModelFiles(WeightsFormat.GGUF, folder / models[0], (models[0],))
 
 
+def _refuse_pointer(path: Path) -> None:
+    """A clone without Git LFS has pointers in place of the large files."""
+    if pointer := lfs_pointer(path):
+        raise LoadFailed(f"{path.name} {pointer}; run `git lfs pull` in the folder, or {PULL_AGAIN}")
+
+
+def _adapter_message(folder: Path) -> str:
+    stated = read_config(folder, ADAPTER)
+    kind, base = stated.get("peft_type"), stated.get("base_model_name_or_path")
+    what = "a LoRA adapter" if kind == "LORA" else "an adapter"
+    if isinstance(base, str) and base.strip():
+        hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", base)
+        what += f" of {one_line(base if hub_id else _last_part(base), 100)}"
+    return (
+        f"the model folder holds only {what}, which is no model by itself; merge it into its base model once (with"
+        " peft: merge_and_unload, then save_pretrained; the tokenizer too) and give the folder that this makes"
+    )
+
+
+def _last_part(path: str) -> str:
+    return re.split(r"[/\\]", path.strip().rstrip("/\\"))[-1]
+
+
 def _check_gguf(path: Path) -> None:
+    _refuse_pointer(path)
     if problem := gguf_header.problem(path):
         raise LoadFailed(f"{path.name} {problem}; {PULL_AGAIN}")
 

@@ -45,6 +45,7 @@ def _folder(root: Path, **files: Any) -> Path:
     """A model folder of JSON files, with weights that hold nothing."""
     root.mkdir()
     (root / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (root / "tokenizer.json").write_text("{}")
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 128}
     (root / "config.json").write_text(json.dumps(files.pop("config", config)))
     for name, content in files.items():

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_samples import gguf_bytes, model_folder, safetensors_bytes
 
+from drivetrain import safetensors_header
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.core.errors import LoadFailed
-from drivetrain.store import gguf_header, safetensors_header
+from drivetrain.store import gguf_header
 from drivetrain.store.digests import quick_digest
 from drivetrain.store.formats import config_requests_remote_code, detect
 

@@ -63,6 +63,7 @@ def _lines(found: Inspection, resolved: Resolved) -> list[str]:
         ("model", f"{found.name}  {found.format} from {found.source}"),
         ("engine", f"{found.engine}: {found.engine_why}"),
         *([] if found.engine_ready else [("", f"not installed; run: {found.install}")]),
+        *_weights(found),
         ("architecture", found.architecture or "not known"),
         ("family", _family(found)),
         ("answer form", f"{found.answer_form}: {found.answer_form_why}"),
@@ -77,6 +78,24 @@ def _lines(found: Inspection, resolved: Resolved) -> list[str]:
     ]
     width = max(len(name) for name, _ in rows)
     return [*(f"{name:<{width}}  {text}".rstrip() for name, text in rows), *_prompt(found)]
+
+
+def _weights(found: Inspection) -> list[tuple[str, str]]:
+    """In which types a folder's tensors are stored, and how they are quantized."""
+    types, stated = ", ".join(found.stored_types), found.quantization
+    if not types and stated is None:
+        return []
+    if stated is None:
+        return [("weights", f"{types}, not quantized")]
+    if stated.over_floats:
+        return [("weights", f"{types}, not quantized, though config.json says {stated.in_words}")]
+    rows = [("weights", f"quantized: {stated.in_words}" + (f"; stored as {types}" if types else ""))]
+    needs = " and ".join(stated.needs)
+    if stated.missing:
+        rows.append(("", f"native and transformers need {needs} for them; run: {stated.install}"))
+    elif needs:
+        rows.append(("", f"native and transformers need {needs} for them, which is installed"))
+    return rows
 
 
 def _family(found: Inspection) -> str:

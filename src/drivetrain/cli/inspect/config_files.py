@@ -14,6 +14,7 @@ from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
 from drivetrain.engines.base.kind import StatedCapabilities
 from drivetrain.engines.checkpoint import declared
+from drivetrain.engines.checkpoint.folder import tokenizer_problem
 from drivetrain.engines.checkpoint.kinds import StatedConfig
 from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code, read_config
 from drivetrain.text.infill import INFILL_NAMES
@@ -105,7 +106,10 @@ def by_files(
         context_length=context_length,
         eos_ids=_eos_ids(structure, stated, tokenizer),
         default_sampling=declared.stated_sampling(StatedConfig(structure), capabilities.parameters),
-        missing=(f"token ids need the tokenizer of transformers: {kind.install}",),
+        missing=(
+            f"token ids need the tokenizer of transformers: {kind.install}",
+            *([why] if (why := tokenizer_problem(folder)) else []),
+        ),
     )
 
 

@@ -17,9 +17,12 @@ from drivetrain.core.kinds import MAX_INT
 from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.sampling import Sampling
+from drivetrain.engines.checkpoint import quantized
+from drivetrain.engines.checkpoint.quantized import Quantization
 from drivetrain.engines.remote.tokenizer import NEUTRAL_TEMPLATE
 from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.families.registry import names as family_names
+from drivetrain.safetensors_header import stored_types
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
 from drivetrain.text.answers.detect import FormChoice, form_of
@@ -60,6 +63,10 @@ class Inspection:
     engine_why: str
     engine_ready: bool
     install: str | None
+    stored_types: tuple[str, ...]
+    """Of the tensors in a folder, in safetensors' own names."""
+    quantization: Quantization | None
+    """What the folder's configuration says, which `stored_types` may contradict."""
     architecture: str
     family: str
     family_why: str
@@ -179,6 +186,7 @@ def _put_together(
     settings: Settings,
     given: Mapping[str, Any],
 ) -> Inspection:
+    folder = spec.path if spec.format is WeightsFormat.SAFETENSORS else None
     known, defaults = described.capabilities, _defaults(described, found, chosen, settings)
     ready = choice.kind.installed
     prompt, why_not = _rendered(described, chosen, given)
@@ -194,6 +202,8 @@ def _put_together(
         engine_why=choice.why,
         engine_ready=ready,
         install=None if ready else choice.kind.install,
+        stored_types=() if folder is None else tuple(sorted(stored_types(folder))),
+        quantization=None if folder is None else quantized.of_folder(folder),
         architecture=described.architecture,
         family=chosen.family.name,
         family_why=_family_why(chosen, described, settings),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import re
 import traceback
 
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, LoadFailed, MissingExtra, OutOfMemory
-from drivetrain.engines.base.error_text import one_line
+from drivetrain.engines.base.error_text import clean, one_line
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc|alloc_failed",
     re.IGNORECASE,
 )
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 _DEVICE_LOST = re.compile(
     r"\b(?:CUDA|HIP|NCCL|Triton)\b.{0,80}?"
@@ -33,6 +36,18 @@ def is_out_of_memory(exc: BaseException) -> bool:
     if isinstance(exc, MemoryError) or type(exc).__name__ == "OutOfMemoryError":
         return True
     return isinstance(exc, (RuntimeError, OSError)) and _OUT_OF_MEMORY.search(str(exc)) is not None
+
+
+def is_disk_full(exc: BaseException) -> bool:
+    return os_error_number(exc) in {errno.ENOSPC, errno.EDQUOT}
+
+
+def os_error_number(exc: BaseException) -> int | None:
+    """What the system said, also where a library in Rust repeats it in an error of its own."""
+    if isinstance(exc, OSError):
+        return exc.errno
+    found = _OS_ERROR.search(str(exc))
+    return int(found[1]) if found else None
 
 
 def while_running(exc: BaseException) -> DrivetrainError:
@@ -73,12 +88,14 @@ def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
             "the weights cannot be brought into the form of this model's class: some are missing or have another shape;"
             " pull or copy the model again"
         )
+    elif is_disk_full(exc):
+        error = LoadFailed("the disk is full, so what is made of the weights has no place; free some space")
+    elif type(exc).__name__ == "StrictDataclassFieldValidationError":
+        error = LoadFailed(f"config.json has a value that its model type cannot have ({clean(str(exc))}); correct it")
     elif type(exc).__name__ == "SafetensorError":
         error = LoadFailed(f"the weights are damaged ({one_line(exc)}); pull or copy the model again")
     else:
-        error = LoadFailed(
-            f"the model cannot be loaded ({one_line(exc)}); pull or copy it again, or try `drivetrain inspect`"
-        )
+        error = LoadFailed(f"the model cannot be loaded ({one_line(exc)}); pull or copy it again")
     error.__cause__ = exc
     return error
 
@@ -101,7 +118,7 @@ def _missing(exc: ImportError, engine: str) -> DrivetrainError:
         return MissingExtra(f"the {engine} engine", extra=engine)
     if "torchvision" in str(exc).lower():
         return MissingExtra("the processor of this model (torchvision)", extra="vision")
-    return LoadFailed(f"this model needs a package that is not installed: {one_line(exc)}")
+    return LoadFailed(f"this model needs a package that is not installed, or another version of it: {one_line(exc)}")
 
 
 def free_cached_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import LoadFailed
+from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.quiet import quiet_library
 
 
@@ -48,9 +50,23 @@ def convert(source: Path, target: Path, progress: Progress) -> None:
             local_files_only=True,
         )
         progress("writing the safetensors copy", 0.8)
-        model.save_pretrained(target)
-        tokenizer.save_pretrained(target)
+        with _system_errors():
+            model.save_pretrained(target)
+            tokenizer.save_pretrained(target)
     progress("converted", 1.0)
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """What the system says of the disk, which safetensors and tokenizers wrap in errors of their own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as exc:
+        if (number := errors.os_error_number(exc)) is None:
+            raise
+        raise OSError(number, os.strerror(number)) from exc
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
 from drivetrain.engines.base.error_text import one_line
+from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import stated_pooling
@@ -25,6 +26,7 @@ from drivetrain.engines.native.kv.cache import KvCache, block_bytes
 from drivetrain.engines.native.model import loading, selftest
 from drivetrain.engines.native.model.graphs import GraphRunner, cuda_capture
 from drivetrain.engines.native.model.loading import NativeModel
+from drivetrain.engines.native.model.probe import translated
 from drivetrain.engines.native.model.runner import Pass, Runner, plain_pass
 from drivetrain.engines.native.schedule.budget import largest_chunk
 from drivetrain.engines.native.schedule.scheduler import Scheduler
@@ -47,6 +49,11 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     settings = NativeSettings.of(spec.options)
     pooling = settings.pooling or stated_pooling(safetensors_made(spec) or spec.path)
     loaded = loading.load(spec, settings, progress)
+    with translated(loaded.quantization):
+        return _assemble(loaded, settings, pooling, progress)
+
+
+def _assemble(loaded: NativeModel, settings: NativeSettings, pooling: Pooling, progress: Progress) -> Assembled:
     model = loaded.model
     progress("checking that a batch says what one text says", None)
     compilation = Compilation(loaded, settings)

@@ -29,7 +29,7 @@ def of_loaded(loaded: NativeModel, context_length: int, max_batch: int, pooling:
     import transformers
 
     model = loaded.model
-    notes = declared.not_honoured(loaded.structure, _NOT_DONE)
+    notes = loaded.notes + declared.not_honoured(loaded.structure, _NOT_DONE)
     if context_length < loaded.context_length:
         notes += (
             f"the model has a context of {loaded.context_length:,} tokens; the memory of the KV cache allows"

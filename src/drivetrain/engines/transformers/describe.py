@@ -105,7 +105,7 @@ def of_loaded(loaded: TransformersModel, score: Score, *, yields: bool, alike: b
         pooling=loaded.pooling if capabilities.embeddings else None,
         scorer=Scorer(loaded, tokenizer, score) if kind is ModelKind.SCORER else None,
         default_sampling=declared.stated_sampling(loaded.structure),
-        notes=declared.not_honoured(loaded.structure),
+        notes=loaded.notes + declared.not_honoured(loaded.structure),
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
     )
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress
 from drivetrain.core.errors import LoadFailed
+from drivetrain.engines.base.error_text import one_line
 from drivetrain.engines.base.settings import Pooling
-from drivetrain.engines.checkpoint import declared
+from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of
 from drivetrain.engines.checkpoint.pooling import stated_pooling
+from drivetrain.engines.checkpoint.quantized import Quantization
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.checkpoint.settings import CheckpointSettings
 
@@ -30,6 +32,7 @@ class TransformersModel:
     context_length: int
     eos_ids: frozenset[int]
     pooling: Pooling
+    notes: tuple[str, ...]
 
 
 def load(spec: ModelSpec, progress: Progress) -> TransformersModel:
@@ -57,6 +60,9 @@ def _load(folder: CheckpointFolder, settings: CheckpointSettings, progress: Prog
     model = folder.model(_model_class(kind), config, dtype, may_lack=unused)
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval()
+    if (quantization := folder.quantization()) is not None:
+        progress("checking that the quantized weights compute", None)
+        _try(model, kind, quantization)
     limit = declared.context_length(config, tokenizer, settings.context_length)
     # What is too long is refused by us; the library would print a warning.
     tokenizer.model_max_length = declared.NO_LIMIT
@@ -72,7 +78,26 @@ def _load(folder: CheckpointFolder, settings: CheckpointSettings, progress: Prog
         context_length=limit,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
         pooling=settings.pooling or stated_pooling(folder.path),
+        notes=folder.notes(),
     )
+
+
+def _try(model: Any, kind: ModelKind, quantization: Quantization) -> None:
+    """One pass: what a package for quantized weights cannot do on this device, it says only when it computes."""
+    import torch
+
+    ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    more = {"decoder_input_ids": ids} if kind is ModelKind.SEQ2SEQ else {}
+    try:
+        with torch.inference_mode():
+            model(input_ids=ids, **more)
+    except Exception as exc:
+        if errors.is_out_of_memory(exc) or errors.is_device_lost(exc):
+            raise
+        raise LoadFailed(
+            f"the weights are quantized ({quantization.in_words}), and cannot be computed with on {model.device.type}"
+            f" ({one_line(exc)}); try another device, or the model in another form"
+        ) from exc
 
 
 def _neutral(structure: Any) -> Any:

@@ -11,6 +11,7 @@ from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
+from drivetrain.engines.checkpoint.quantized import Quantization
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.attention import layers as attention
 from drivetrain.engines.native.attention.backend import Layer
@@ -41,6 +42,9 @@ class NativeModel:
     context_length: int
     """Of the model, or what the setting says; memory may allow less."""
     eos_ids: frozenset[int]
+    quantization: Quantization | None
+    """Of the weights as they came."""
+    notes: tuple[str, ...]
 
     @property
     def shapes(self) -> dict[int, LayerShape]:
@@ -78,16 +82,18 @@ def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress
     tokenizer = folder.tokenizer()
     progress("loading the weights", None)
     model = folder.model(hf.AutoModelForCausalLM, config, dtype)
-    probe.check_class(type(model))
-    progress(f"moving the weights to {device}", None)
-    model = model.to(device).eval().requires_grad_(False)
-    num_weights = _num_weights(model)
-    fuse_projections(model)
-    num_packed = pack_linear_layers(model, quantize=settings.quantize)
-    attention.register()
-    stage = attention.install(model)
-    with torch.inference_mode():
-        layers = probe.probe(model, stage)
+    quantization = folder.quantization()
+    with probe.translated(quantization):
+        probe.check_class(type(model))
+        progress(f"moving the weights to {device}", None)
+        model = model.to(device).eval().requires_grad_(False)
+        num_weights = _num_weights(model)
+        fuse_projections(model)
+        num_packed = pack_linear_layers(model, quantize=settings.quantize)
+        attention.register()
+        stage = attention.install(model)
+        with torch.inference_mode():
+            layers = probe.probe(model, stage)
     limit = declared.context_length(config, tokenizer, settings.context_length)
     # What is too long is refused by us; the library would print a warning.
     tokenizer.model_max_length = declared.NO_LIMIT
@@ -103,6 +109,8 @@ def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress
         structure=structure,
         context_length=limit,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
+        quantization=quantization,
+        notes=folder.notes(),
     )
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from drivetrain.core.errors import DrivetrainError, UnfitEngine
 from drivetrain.engines.base.error_text import one_line
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.checkpoint.quantized import Quantization
 from drivetrain.engines.native.attention.backend import Layer
 from drivetrain.engines.native.attention.layers import NAME, AttentionStage, UnfitModel
 from drivetrain.engines.native.model.supported import unfit
@@ -55,13 +57,26 @@ def probe(model: Any, stage: AttentionStage) -> dict[int, Layer]:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Turn what a class raises when it is run our way into a refusal."""
+def translated(quantization: Quantization | None = None) -> Iterator[None]:
+    """Turn what a class raises when it is run our way into a refusal: by itself it may work.
+
+    `quantization`, if the weights have one, is named as the likely reason.
+    """
     try:
         yield
     except UnfitModel as exc:
-        raise unfit(str(exc)) from exc
-    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as exc:
-        if errors.is_out_of_memory(exc):
+        raise unfit(_because(quantization, str(exc))) from exc
+    except UnfitEngine as exc:
+        if quantization is None:
             raise
-        raise unfit(f"its class fails in a batch ({one_line(exc)})") from exc
+        raise unfit(_because(quantization, exc.why)) from exc
+    except DrivetrainError:
+        raise
+    except Exception as exc:
+        if errors.is_out_of_memory(exc) or errors.is_device_lost(exc):
+            raise
+        raise unfit(_because(quantization, f"its class fails in a batch ({one_line(exc)})")) from exc
+
+
+def _because(quantization: Quantization | None, why: str) -> str:
+    return why if quantization is None else f"its weights are quantized ({quantization.in_words}), and {why}"

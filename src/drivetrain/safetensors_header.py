@@ -1,4 +1,6 @@
-"""Whether a safetensors file is complete, judging by its header and size. Needs no torch and reads no tensors."""
+"""The head of a safetensors file, for the store and the engines: is the file complete, and in which types its tensors
+are stored. Needs no torch and reads no tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,22 @@ from typing import Any
 
 MAX_HEADER_BYTES = 100_000_000
 """What the safetensors library itself allows."""
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+_LFS = b"version https://git-lfs.github.com/spec/v1\n"
+
+
+def lfs_pointer(path: Path) -> str | None:
+    """For a small text that Git LFS leaves in place of a file: what it is, worded to follow the file's name."""
+    with path.open("rb") as file:
+        if file.read(len(_LFS)) != _LFS:
+            return None
+        lines = file.read(1000).decode("utf-8", "replace").splitlines()
+    size = next((line.removeprefix("size ") for line in lines if line.startswith("size ")), "")
+    where = f" of {int(size):,} bytes" if size.isdecimal() else ""
+    return f"is a Git LFS pointer in place of a file{where}"
 
 
 def problem(path: Path) -> str | None:
@@ -35,6 +53,20 @@ def problem(path: Path) -> str | None:
     if file_bytes > expected_bytes:
         return f"is damaged: it has {file_bytes} bytes instead of {expected_bytes}"
     return None
+
+
+def stored_types(folder: Path) -> frozenset[str]:
+    """Those of the tensors of a folder that has no `problem`, in the format's own names, such as BF16 and I32."""
+    single = folder / SINGLE
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    return frozenset(str(tensor.get("dtype")) for path in files for tensor in _tensors(path))
+
+
+def _tensors(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(header_bytes))
+    return [tensor for name, tensor in header.items() if name != "__metadata__"]
 
 
 def _data_bytes(header: Any) -> int:

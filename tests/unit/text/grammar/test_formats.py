@@ -34,7 +34,8 @@ def test_a_pattern_means_what_a_validator_takes(begin: str) -> None:
     ("schema", "expected"),
     [
         ({"format": "uri"}, {"pattern": URI}),
-        ({"format": "date"}, {"format": "date"}),
+        ({"format": "uuid"}, {"format": "uuid"}),
+        ({"format": "a colour"}, {}),
         ({"format": "uri", "pattern": "a"}, {"pattern": "a", "allOf": [{"pattern": URI}]}),
         ({"format": "uri", "pattern": "a", "allOf": [{}]}, {"pattern": "a", "allOf": [{}, {"pattern": URI}]}),
         ({"properties": {"format": {"format": "uri"}}}, {"properties": {"format": {"pattern": URI}}}),

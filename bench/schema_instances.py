@@ -225,7 +225,7 @@ def agreement(schema: Any, lark: str, given: list[Any], *, seed: int, mutations:
         found.answers += 1
         seeds.append(value)
         if not is_valid(value):
-            found.wrong.append(f"an answer is invalid: {text[:3000]}")
+            found.wrong.append(f"an answer is invalid: {text[:300]}")
     values = [*given, *(mutated(rng.choice(seeds), schema, rng) for _ in range(mutations if seeds else 0))]
     for value in map(_without_points, values):
         valid = is_valid(value)

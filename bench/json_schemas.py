@@ -103,7 +103,9 @@ async def measured(args: argparse.Namespace, engine: str) -> tuple[dict[str, Any
         with contextlib.closing(Grammars(ByteTokenizer(), frozenset({257}), args.mutations)) as grammars:
             for name, case in picked.items():
                 grammars.take(name, case)
-            return {"schemas": len(picked), "seed": args.seed, **grammars.report()}, set(grammars.honoured)
+            return {"schemas": len(picked), "seed": args.seed, "engine": engine, **grammars.report()}, set(
+                grammars.honoured
+            )
     options = {"threads": args.threads} if engine == "llamacpp" and args.threads else {}
     async with Worker.open(args.model, engine=engine, **options) as worker:
         info = worker.info

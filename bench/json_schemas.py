@@ -1,10 +1,11 @@
 """How many schemas of JSONSchemaBench are honoured, and what an engine makes of them.
 
 Takes the folder `maskbench/data` of the public repository guidance-ai/jsonschemabench, which is not part of ours. A
-fixed sample is compiled as for a request, and the instances that come with each schema are held to it, token by token.
-With `--answers`, the model is then asked for an answer to each schema, and every finished answer is judged by a
-validator (`schema_answers.py`). Prints a report for each engine, and fails if an answer or an invalid instance is let
-through that should not be, or if the engines do not honour the same schemas.
+fixed sample is compiled as for a request. The instances that come with each schema, mutations of them and random
+answers are held to the grammar and to a validator (`schema_instances.py`). `--engine none` does only that, without a
+model. With `--answers`, the model is then asked for an answer to each schema, and every finished answer is judged by a
+validator (`schema_answers.py`). Prints a report for each engine, and fails if a grammar and the validator disagree, if
+an answer is wrong, or if the engines do not honour the same schemas.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ import statistics
 import sys
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from schema_answers import Asking
+from schema_instances import Agreement, agreement
 
 from drivetrain import Worker
 from drivetrain.core.constraint import Constraint, ConstraintForm, constraint
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.trial import Trial
 
@@ -38,23 +42,18 @@ def sample(folder: Path, number: int, seed: int) -> list[tuple[str, dict[str, An
     return [(path.stem, json.loads(path.read_text())) for path in chosen]
 
 
-def spelled(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 class Grammars:
-    """Each schema compiled, and its instances held to it."""
+    """Each schema compiled, and values held to it."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, ends: frozenset[int], mutations: int) -> None:
         self._tokenizer = tokenizer
         self._trial = Trial()
         self._compiler = GrammarCompiler(tokenizer, ends, self._trial, context_length=8192)
         self.honoured: dict[str, Constraint] = {}
         self.refused: dict[str, str] = {}
         self.compile_s: list[float] = []
-        self.valid_refused: list[str] = []
-        self.invalid_accepted: list[str] = []
-        self.num_valid = self.num_invalid = 0
+        self.found = Agreement()
+        self._mutations = mutations
 
     def close(self) -> None:
         self._trial.close()
@@ -63,34 +62,21 @@ class Grammars:
         began = time.perf_counter()
         try:
             one = constraint(ConstraintForm.JSON_SCHEMA, case["schema"], name="constraint")
-            self._compiler.compile(one)
+            lark = self._compiler.compile(one).text
         except InvalidRequest as exc:
             self.refused[name] = exc.message
             return
         finally:
             self.compile_s.append(time.perf_counter() - began)
         self.honoured[name] = one
-        for number, test in enumerate(case["tests"]):
-            accepted = self._accepts(one, spelled(test["data"]))
-            place = f"{name}[{number}] {test['description']}"
-            if test["valid"]:
-                self.num_valid += 1
-                self.valid_refused += [] if accepted else [place]
-            else:
-                self.num_invalid += 1
-                self.invalid_accepted += [place] if accepted else []
+        given = [test["data"] for test in case["tests"]]
+        found = agreement(case["schema"], lark, given, seed=1, mutations=self._mutations, answers=2)
+        found.wrong = [f"{name}: {wrong}" for wrong in found.wrong]
+        self.found.add(found)
 
     def begins(self, name: str, text: str) -> bool:
-        return self._follow(self.honoured[name], text)[0]
-
-    def _accepts(self, one: Constraint, text: str) -> bool:
-        return all(self._follow(one, text))
-
-    def _follow(self, one: Constraint, text: str) -> tuple[bool, bool]:
-        """Does the constraint let this text through, and may it end there?"""
-        matcher = self._compiler.compile(one).matcher()
-        ids = self._tokenizer.encode(Prompt((Segment(text, literal=True),)))
-        return matcher.take(ids), matcher.may_end
+        matcher = self._compiler.compile(self.honoured[name]).matcher()
+        return matcher.take(self._tokenizer.encode(Prompt((Segment(text, literal=True),))))
 
     def report(self) -> dict[str, Any]:
         times = sorted(self.compile_s)
@@ -99,24 +85,31 @@ class Grammars:
             "refused": len(self.refused),
             "compile_s": {"median": statistics.median(times), "p99": times[len(times) * 99 // 100], "most": times[-1]},
             "reasons": dict(Counter(map(_reason, self.refused.values())).most_common()),
-            "valid": self.num_valid,
-            "valid_refused": self.valid_refused,
-            "invalid": self.num_invalid,
-            "invalid_accepted": self.invalid_accepted,
+            "refused_by_name": self.refused,
+            "values": asdict(self.found),
         }
 
 
 def _reason(message: str) -> str:
-    return message.removeprefix("constraint cannot be honoured: ")[:60]
+    """The keyword, if it is told; else what the library says."""
+    short = message.removeprefix("constraint cannot be honoured: ").removeprefix("constraint has ")
+    return short.split(" at #")[0] if " at #" in short[:40] else short[:60]
 
 
 async def measured(args: argparse.Namespace, engine: str) -> tuple[dict[str, Any], set[str]]:
     """The report on this engine, and the names of the schemas that it honoured."""
     picked = dict(sample(args.folder, args.number, args.seed))
+    if engine == "none":
+        with contextlib.closing(Grammars(ByteTokenizer(), frozenset({257}), args.mutations)) as grammars:
+            for name, case in picked.items():
+                grammars.take(name, case)
+            return {"schemas": len(picked), "seed": args.seed, "engine": engine, **grammars.report()}, set(
+                grammars.honoured
+            )
     options = {"threads": args.threads} if engine == "llamacpp" and args.threads else {}
     async with Worker.open(args.model, engine=engine, **options) as worker:
         info = worker.info
-        with contextlib.closing(Grammars(info.tokenizer, info.eos_ids)) as grammars:
+        with contextlib.closing(Grammars(info.tokenizer, info.eos_ids, args.mutations)) as grammars:
             for name, case in picked.items():
                 grammars.take(name, case)
             report: dict[str, Any] = {"schemas": len(picked), "seed": args.seed, "engine": info.engine}
@@ -137,17 +130,20 @@ def faults_of(reports: list[dict[str, Any]], honoured: list[set[str]]) -> list[s
 
 
 def faults_in(report: dict[str, Any]) -> list[tuple[str, str]]:
-    accepted = [(place, "an invalid instance is accepted") for place in report["invalid_accepted"]]
-    return [*accepted, *report.get("answers", {"faults": {}})["faults"].items()]
+    wrong = [(place, "the grammar and the validator disagree") for place in report["values"]["wrong"]]
+    return [*wrong, *report.get("answers", {"faults": {}})["faults"].items()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="maskbench/data of guidance-ai/jsonschemabench")
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--engine", default="auto", help="or several, with commas: they must honour the same schemas")
+    parser.add_argument(
+        "--engine", default="auto", help="or several, with commas: they must honour the same schemas; or none"
+    )
     parser.add_argument("--number", type=int, default=300, help="schemas in the sample")
     parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--mutations", type=int, default=12, help="of the instances of each schema")
     parser.add_argument("--answers", action="store_true", help="ask the model for an answer to each")
     parser.add_argument(
         "--threads", type=int, help="of llama.cpp: one, where its threads would wait for other processes"

@@ -14,6 +14,8 @@ from typing import Any
 
 from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest
+from drivetrain.text.grammar.documents import CannotRewrite
+from drivetrain.text.grammar.plain import plain_schema
 from drivetrain.text.grammar.schemas import brief_number, each_schema, number_fault
 
 _EMBEDDED = re.compile(r"%json\s*")
@@ -44,10 +46,27 @@ _MOST = ("maxItems", "maxLength", "maxProperties")
 
 
 def fit_schema(schema: Any, room: Room) -> tuple[Any, str]:
-    """A copy without greatest counts that no answer reaches, or the schema itself if it has none; and what is wrong
-    with a number or a least count in it."""
+    """The schema in keywords that the library knows, without greatest counts that no answer reaches, or itself if it
+    is that already; and what is wrong with it."""
     if fault := number_fault(schema):
         return schema, fault
+    fitting, fault = _fit_counts(schema, room)
+    if fault:
+        return schema, fault
+    try:
+        plain = plain_schema(fitting)
+    except CannotRewrite as exc:
+        return schema, str(exc)
+    except RecursionError:
+        return schema, "too much nesting"
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return schema, "a keyword whose value is none that JSON Schema knows"
+    if plain is fitting:
+        return fitting, ""
+    return (schema, fault) if (fault := number_fault(plain)) else _fit_counts(plain, room)
+
+
+def _fit_counts(schema: Any, room: Room) -> tuple[Any, str]:
     beyond = False
     for one in each_schema(schema):
         for keyword in _LEAST:

@@ -40,12 +40,12 @@ def each_schema(schema: Any) -> Iterator[dict[str, Any]]:
             left += (value for key, value in item.items() if key not in _VALUES | _NAMED)
             for named in (item.get(key) for key in _NAMED):
                 left += named.values() if isinstance(named, Mapping) else ()
-            if isinstance(target := _referred(schema, item.get("$ref")), dict):
+            if isinstance(target := referred(schema, item.get("$ref")), dict):
                 left.append(target)
             yield item
 
 
-def _referred(root: Any, reference: Any) -> Any:
+def referred(root: Any, reference: Any) -> Any:
     """What a reference within the document leads to; None if to nothing, or elsewhere."""
     if not isinstance(reference, str):
         return None

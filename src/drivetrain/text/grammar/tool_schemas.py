@@ -6,11 +6,14 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tokenizer import check_wanted
 from drivetrain.core.tools import Tool
+from drivetrain.text.answers.schemas import types_of
 from drivetrain.text.grammar.calls import arguments_lark, callable_tools
 from drivetrain.text.grammar.objects import CannotWrite
 from drivetrain.text.grammar.room import Room, fit_schema
@@ -83,7 +86,15 @@ def _fit(tool: Tool, room: Room) -> tuple[Tool, str]:
     fitting, fault = fit_schema(schema, room)
     if fault:
         return tool, f"it has {fault}"
+    if any(types_of(value) != types_of(fitting.get("properties", {}).get(key)) for key, value in _properties(schema)):
+        return tool, "it has a property whose types cannot be told from its schema as it stands"
     return (tool if fitting is schema else replace(tool, parameters=json.dumps(fitting))), ""
+
+
+def _properties(schema: Any) -> Iterable[tuple[str, Any]]:
+    """How the arguments are read depends on their types, as the caller's own schema tells them."""
+    declared = schema.get("properties")
+    return declared.items() if isinstance(declared, Mapping) else ()
 
 
 def with_any_arguments(tool: Tool) -> Tool:

@@ -194,7 +194,7 @@ def tool(schema: Any, *, strict: bool, name: str = "f") -> Tool:
 
 
 UNUSABLE: dict[str, tuple[str, Any, str]] = {
-    "keyword": ("hermes", {"properties": {"a": {"not": {}}}}, "not"),
+    "keyword": ("hermes", {"properties": {"a": {"not": {"pattern": "a"}}}}, "not at #/properties/a"),
     "nowhere": ("hermes", {"properties": {"a": {"$ref": "#/$defs/x"}}}, ""),
     "multiple": ("hermes", {"properties": {"a": {"multipleOf": 1e-9}}}, "multipleOf"),
     "too wide": ("hermes", {"properties": {f"p{i}": {"type": "null"} for i in range(2000)}}, "required"),

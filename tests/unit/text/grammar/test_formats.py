@@ -34,7 +34,8 @@ def test_a_pattern_means_what_a_validator_takes(begin: str) -> None:
     ("schema", "expected"),
     [
         ({"format": "uri"}, {"pattern": URI}),
-        ({"format": "date"}, {"format": "date"}),
+        ({"format": "uuid"}, {"format": "uuid"}),
+        ({"format": "a colour"}, {}),
         ({"format": "uri", "pattern": "a"}, {"pattern": "a", "allOf": [{"pattern": URI}]}),
         ({"format": "uri", "pattern": "a", "allOf": [{}]}, {"pattern": "a", "allOf": [{}, {"pattern": URI}]}),
         ({"properties": {"format": {"format": "uri"}}}, {"properties": {"format": {"pattern": URI}}}),
@@ -58,3 +59,24 @@ def test_both_a_pattern_and_a_format_hold() -> None:
     for text, fits in (("http://ab", True), ("ftp://ab", False), ("http://a", False), ("http://a b", False)):
         matcher = grammar.matcher()
         assert (matcher.take(list(json.dumps(text).encode())) and matcher.may_end) is fits, text
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("date", ["2023-02-28", "2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29", "2024-04-31"]),
+        ("time", ["23:59:60Z", "22:59:60Z", "23:59:59+01:00", "23:59:59", "24:00:00Z"]),
+        (
+            "date-time",
+            ["2024-02-29T23:59:60z", "2023-02-29T00:00:00Z", "2024-01-01T12:30:60Z", "2024-01-01t00:00:00.5Z"],
+        ),
+        ("uri-reference", ["a b", "/a", "//h:1/x?y#z", "a:b", "1:b", "./1:b", ""]),
+        ("json-pointer", ["/a~0", "a", "/~2", "", "/"]),
+        ("relative-json-pointer", ["0#", "01", "1/a", "-1", "0"]),
+    ],
+)
+def test_formats_of_our_own_are_a_validators(name: str, texts: list[str]) -> None:
+    is_valid = jsonschema_rs.validator_for({"format": name}, validate_formats=True).is_valid
+    found = {text: re.fullmatch(PATTERNS[name], text) is not None for text in texts}
+    assert found == {text: is_valid(text) for text in texts}
+    assert len(set(found.values())) == 2

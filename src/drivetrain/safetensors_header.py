@@ -56,10 +56,21 @@ def problem(path: Path) -> str | None:
 
 
 def stored_types(folder: Path) -> frozenset[str]:
-    """Those of the tensors of a folder that has no `problem`, in the format's own names, such as BF16 and I32."""
-    single = folder / SINGLE
-    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-    return frozenset(str(tensor.get("dtype")) for path in files for tensor in _tensors(path))
+    """The types of the tensors of a model's folder, in the format's own names, such as BF16 and I32.
+
+    Only the files that its weights are loaded from count, and of those the whole ones.
+    """
+    whole = (path for path in _weights(folder) if path.is_file() and problem(path) is None)
+    return frozenset(str(tensor.get("dtype")) for path in whole for tensor in _tensors(path))
+
+
+def _weights(folder: Path) -> list[Path]:
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    if (folder / INDEX).is_file():
+        shards = json.loads((folder / INDEX).read_bytes())["weight_map"].values()
+        return [folder / shard for shard in sorted(set(shards))]
+    return sorted(folder.glob("*.safetensors"))
 
 
 def _tensors(path: Path) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from drivetrain.engines.checkpoint import errors, gguf
 from drivetrain.engines.checkpoint.quantized import METHODS, Quantization, of_folder
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.model import loading as native_loading
+from drivetrain.safetensors_header import stored_types
 from drivetrain.store.layout import disk_errors
 from tiny import causal
 
@@ -234,9 +236,15 @@ def test_a_disk_that_is_really_full(checkpoint: Callable[[str], Path], tmp_path:
 
 
 async def test_nothing_of_the_library_stands_in_streamed_text(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It says of each kernel that it does not have, in the first pass through the model."""
+    ours = logging.getLogger("drivetrain")
+    monkeypatch.setattr(ours, "handlers", [])  # a command that ran in this process has left its own
+    monkeypatch.setattr(ours, "propagate", True)
     folder = tmp_path / "mamba2"
     sizes = {"num_heads": 8, "head_dim": 12, "state_size": 8, "n_groups": 1, "chunk_size": 16}
     with quiet_library():
@@ -277,7 +285,43 @@ async def test_loads_side_by_side_leave_the_library_as_it_was(capfd: pytest.Capt
     await asyncio.to_thread(second.enter_context, quiet_library())
     await asyncio.to_thread(first.close)
     assert library.get_verbosity() == logging.ERROR
+    threads = ThreadPoolExecutor(1, thread_name_prefix="drivetrain-load")
+    assert threads.submit(lambda: list(tqdm([1], disable=False))).result() == [1]
+    threads.shutdown()
+    assert capfd.readouterr() == ("", "")
     assert list(tqdm([1], disable=False)) == [1]
+    assert "1/1" in capfd.readouterr().err, "the application's own is drawn"
     second.close()
     assert (library.get_verbosity(), tqdm.__init__) == (before, drawn)
-    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n", b"", b"\x02" + bytes(7) + b"[]"],
+)
+def test_files_that_no_weights_are_loaded_from_say_nothing(
+    checkpoint: Callable[[str], Path], tmp_path: Path, stray: bytes
+) -> None:
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "m")
+    stated = stored_types(folder)
+    (folder / "consolidated.safetensors").write_bytes(stray)
+    assert stored_types(folder) == stated == frozenset({"F32"})
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert stored_types(folder) == stated
+
+
+@pytest.mark.parametrize("method", ["from_the_future", "modelopt"])
+def test_a_method_that_nobody_knows_may_store_floats(
+    checkpoint: Callable[[str], Path], tmp_path: Path, method: str
+) -> None:
+    """Its weights may be floats of another meaning: as they are they would answer wrongly."""
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": method}}))
+    found = of_folder(folder)
+    assert found is not None
+    assert not found.over_floats
+    with pytest.raises(LoadFailed, match=f"quantized \\({method}\\), which transformers .* does not load"):
+        found.refuse_unless_ready()

@@ -107,6 +107,18 @@ OPEN = {"type": "object", "properties": {"door": {"const": SECRET}}, "required":
         ({**OPEN, "additionalProperties": False}, "length", False),
         ({"type": "object", "additionalProperties": {"const": SECRET}, "minProperties": 1}, "length", False),  # a map
         ({**OPEN, "additionalProperties": False}, "stop", False),
+        ({**OPEN, "properties": {"door": OPEN}, "additionalProperties": False}, "length", True),
+        (
+            {
+                "type": "object",
+                "properties": {"properties": {"const": SECRET}},
+                "required": ["properties"],
+                "additionalProperties": False,
+            },
+            "length",
+            False,
+        ),
+        ({"const": {"properties": {"door": SECRET}}}, "length", False),
         ({"type": "object", "properties": {"door": True}}, "stop", False),
     ],
 )

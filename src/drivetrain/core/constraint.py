@@ -98,18 +98,26 @@ def is_open(constraint: Constraint) -> bool:
     """
     if constraint.form is not ConstraintForm.JSON_SCHEMA or len(constraint.source) > MOST_READ_CHARS:
         return False
-    level = [json.loads(constraint.source)]
-    while level:
-        for one in level:
-            closed = isinstance(one, dict) and False in (
-                one.get("additionalProperties"),
-                one.get("unevaluatedProperties"),
-            )
-            if isinstance(one, dict) and isinstance(one.get("properties"), dict) and not closed:
-                return True
-        inner = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
-        level = [each for values in inner for each in values]
+    left = [(json.loads(constraint.source), False)]
+    while left:
+        one, is_closed = left.pop()
+        if not isinstance(one, dict):
+            continue
+        is_closed = is_closed or False in (one.get("additionalProperties"), one.get("unevaluatedProperties"))
+        if isinstance(one.get("properties"), dict) and not is_closed:
+            return True
+        left += [(each, is_closed) for name in ("allOf", "anyOf", "oneOf") for each in _listed(one.get(name))]
+        left += [(each, False) for name in ("items", "additionalProperties") for each in _listed([one.get(name)])]
+        left += [(each, False) for each in _listed(one.get("prefixItems"))]
+        left += [(each, False) for name in _MAPS for each in _listed(list((one.get(name) or {}).values()))]
     return False
+
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def constraint(form: ConstraintForm, value: Any, *, name: str) -> Constraint:

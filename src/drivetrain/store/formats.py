@@ -105,7 +105,7 @@ def _detect_folder(folder: Path) -> ModelFiles:
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     ggufs = [name for name in names if name.lower().endswith(".gguf")]
     weights = [*ggufs, *(name for name in names if name.endswith(".safetensors"))]
-    if ADAPTER in names and (CONFIG not in names or all(name.startswith("adapter_model") for name in weights)):
+    if ADAPTER in names and not ggufs and (CONFIG not in names or _are_of_an_adapter(names, weights)):
         raise LoadFailed(_adapter_message(folder))
     if INDEX in names or any(name.endswith(".safetensors") for name in names):
         return _detect_safetensors(folder, names)
@@ -117,6 +117,11 @@ def _detect_folder(folder: Path) -> ModelFiles:
     if not names:
         raise LoadFailed("the model folder is empty; give one with safetensors weights, or a .gguf file")
     raise LoadFailed("the model folder holds no weights; give one with safetensors weights, or a .gguf file")
+
+
+def _are_of_an_adapter(names: list[str], weights: list[str]) -> bool:
+    found = [*weights, *(name for name in names if name.startswith("pytorch_model") and name.endswith(_PICKLES))]
+    return all(name.startswith("adapter_model") for name in found)
 
 
 def _detect_safetensors(folder: Path, names: list[str]) -> ModelFiles:

@@ -86,9 +86,19 @@ def test_a_process_of_another_container_is_left_alone(tmp_path: Path, monkeypatc
         assert process_on(port) is None
         record.write_text("{")
         assert process_on(port) is None
-        monkeypatch.setattr(running, "_mark", lambda pid: "")
-        record.write_text(json.dumps({"pid": 7, "mark": ""}))
-        assert process_on(port) == 7, "where the system tells nothing, the lock alone counts"
+        with monkeypatch.context() as marks:
+            marks.setattr(running, "_mark", lambda pid: "a mark")
+            for pid in (-1, 0, 1, True, 7.0, "7"):
+                record.write_text(json.dumps({"pid": pid, "mark": "a mark"}))
+                assert process_on(port) is None, pid
+            marks.setattr(running, "_mark", lambda pid: "")
+            record.write_text(json.dumps({"pid": 7, "mark": ""}))
+            assert process_on(port) is None, "the system does not say whose it is"
+        other = tmp_path / "other.json"
+        record.rename(other)
+        other.write_text(json.dumps({"pid": os.getpid(), "mark": running._mark(os.getpid())}))
+        record.symlink_to(other)
+        assert process_on(port) is None, "a link may be anybody's"
     assert list(record.parent.iterdir()) == []
 
 

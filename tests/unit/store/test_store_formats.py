@@ -131,6 +131,20 @@ def test_no_config_or_only_an_adapter(tmp_path: Path) -> None:
     assert "only an adapter" in refused(folder)
 
 
+def test_a_model_beside_what_is_left_of_an_adapter(tmp_path: Path) -> None:
+    """As a tool leaves it that merged one, or made a GGUF of it."""
+    folder = model_folder(tmp_path / "m")
+    (folder / "adapter_config.json").write_text("{}")
+    assert detect(folder).format is WeightsFormat.SAFETENSORS
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert "pickle" in refused(folder)
+    only_gguf = tmp_path / "g"
+    only_gguf.mkdir()
+    (only_gguf / "model.gguf").write_bytes(gguf_bytes())
+    (only_gguf / "adapter_config.json").write_text("{}")
+    assert detect(only_gguf).format is WeightsFormat.GGUF
+
+
 def test_nothing_to_load(tmp_path: Path) -> None:
     assert "is empty" in refused(tmp_path)
     (tmp_path / "README.md").write_text("hello")

@@ -11,6 +11,8 @@ import json
 import os
 import re
 import socket
+import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +31,9 @@ def recorded(sock: socket.socket) -> Iterator[None]:
             lock = _lock_of(sock.getsockname()[1])
             if stack.enter_context(locked_if_free(lock)):
                 record = lock.with_suffix(".json")
-                record.write_text(json.dumps({"pid": os.getpid(), "mark": _mark(os.getpid())}), encoding="utf-8")
+                record.unlink(missing_ok=True)  # a link that somebody left there is not followed
+                with record.open("x", encoding="utf-8") as file:
+                    json.dump({"pid": os.getpid(), "mark": _mark(os.getpid())}, file)
                 stack.callback(record.unlink, missing_ok=True)
         yield
 
@@ -38,15 +42,22 @@ def process_on(port: int) -> int | None:
     """The process of the server there; None if no server of ours is known."""
     lock = _lock_of(port)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        if not lock.exists():
+        if not (_is_own(lock) and _is_own(lock.with_suffix(".json"))):
             return None
         with locked_if_free(lock) as left_over:
             if left_over:
                 return None
         record = json.loads(lock.with_suffix(".json").read_text(encoding="utf-8"))
-        pid = int(record["pid"])
-        return pid if record["mark"] == _mark(pid) else None
+        pid, mark = record["pid"], record["mark"]
+        is_process = type(pid) is int and pid > 1
+        return pid if is_process and mark and mark == _mark(pid) else None
     return None
+
+
+def _is_own(path: Path) -> bool:
+    """A plain file of this user: what anybody else wrote is not believed."""
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
 
 
 def ports() -> list[int]:
@@ -65,11 +76,21 @@ def _lock_of(port: int) -> Path:
 
 
 def _mark(pid: int) -> str:
-    """What tells a process from one of another container, or a later one, with the same id. Empty where the system does
-    not say.
+    """What tells a process from one of another container or machine, or a later one, with the same id. Empty where the
+    system does not say.
     """
     try:
         began = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-        return f"{os.readlink(f'/proc/{pid}/ns/pid')} {began}"
+        return f"{socket.gethostname()} {os.readlink(f'/proc/{pid}/ns/pid')} {began}"
     except (OSError, IndexError):
+        return _mark_by_ps(pid)
+
+
+def _mark_by_ps(pid: int) -> str:
+    """Where there is no /proc."""
+    try:
+        asked = ["ps", "-o", "lstart=", "-p", str(pid)]
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
         return ""
+    return f"{socket.gethostname()} {told.stdout.strip()}" if told.stdout.strip() else ""

@@ -109,7 +109,7 @@ def of_folder(folder: Path) -> Quantization | None:
     if not isinstance(stated, dict):
         raise LoadFailed("quantization_config in config.json is not a JSON object; correct it, or copy the model again")
     method = _method(stated)
-    known = METHODS.get(method, Method(method))
+    known = METHODS.get(method, Method(method, may_store_floats=bool(method)))
     types = stored_types(folder)
     over_floats = bool(types) and types <= FLOATS and not known.may_store_floats
     needs = {} if over_floats else known.packages

@@ -50,7 +50,8 @@ def _settings_changed() -> Iterator[None]:
     verbosity, bars, draw = library.get_verbosity(), library.is_progress_bar_enabled(), tqdm.__init__
 
     def undrawn(bar: Any, *arguments: Any, **options: Any) -> None:
-        draw(bar, *arguments, **{**options, "disable": True})
+        ours = threading.current_thread().name.startswith(_THREADS)
+        draw(bar, *arguments, **{**options, **({"disable": True} if ours else {})})
 
     library.set_verbosity_error()
     library.disable_progress_bar()

@@ -70,9 +70,11 @@ def translated(quantization: Quantization | None = None) -> Iterator[None]:
         if quantization is None:
             raise
         raise unfit(_because(quantization, exc.why)) from exc
-    except DrivetrainError:
+    except (DrivetrainError, OSError):
         raise
     except Exception as exc:
+        if quantization is None and isinstance(exc, (ImportError, AssertionError)):
+            raise
         if errors.is_out_of_memory(exc) or errors.is_device_lost(exc):
             raise
         raise unfit(_because(quantization, f"its class fails in a batch ({one_line(exc)})")) from exc

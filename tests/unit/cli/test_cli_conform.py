@@ -109,7 +109,9 @@ def test_what_does_not_fit_into_the_time_is_not_run(
 ) -> None:
     monkeypatch.setattr("drivetrain.cli.conform.run.QUICK_S", 0.0)
     outcome = run_here(capsys, "conform", good.base, "--quick", "--only", "models", "-q")
-    assert outcome.code == 0
+    assert outcome.code == 1, "nothing was asked"
+    asked = len(quick_of([case for case in ALL if case.area == "models"]))
+    assert f"0 of {len(ALL)} cases; its time was over before {asked} more; without" in outcome.out
     assert "models.list: the time of a quick run was over" in outcome.out
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ _LOG_LARGEST = math.log(1e30)
 """Of a penalty: finite, so that a repetition that alone may follow still can."""
 
 _LENGTH_BITS = 32
+
+_ROOM = 256
+"""For as many ids more the arrays need not grow."""
 
 
 class DryPenalty:
@@ -66,10 +70,11 @@ class Matches:
             for token_id in new:
                 self._append(token_id)
             return
-        recent = list(new[-self._limit :])
+        recent = tuple(new[-self._limit :])
         self._size = len(recent)
-        self._ids = np.array(recent, np.int64)
-        self._lengths = np.array([0, *suffix_matches(recent)], np.int64)
+        room: Any = np.zeros(_ROOM, np.int64)
+        self._ids = np.concatenate([np.array(recent, np.int64), room])
+        self._lengths = np.concatenate([_prompt_matches(recent), room])
 
     def continued(self, least: int, most: int) -> dict[int, int]:
         """By each id that came after a match of `least` ids, the longest such match, counted up to `most`."""
@@ -94,7 +99,7 @@ class Matches:
 
     def _append(self, token_id: int) -> None:
         if self._size == len(self._ids):
-            more: Any = np.zeros(self._size + 256, np.int64)
+            more: Any = np.zeros(self._size + _ROOM, np.int64)
             self._ids, self._lengths = np.append(self._ids, more), np.append(self._lengths, more)
         start, end = self._start, self._size
         self._lengths[start + 1 : end + 1] = (self._lengths[start:end] + 1) * (self._ids[start:end] == token_id)
@@ -138,6 +143,12 @@ class Breaks:
         else:
             self.since += len(new)
         self._tail = text[len(text) - min(len(text), self._longest - 1) :]
+
+
+@lru_cache(maxsize=2)
+def _prompt_matches(ids: tuple[int, ...]) -> Any:
+    """Computed once for all choices of a request: they begin with the same prompt."""
+    return np.array([0, *suffix_matches(ids)], np.int64)
 
 
 def suffix_matches(ids: Sequence[int]) -> list[int]:

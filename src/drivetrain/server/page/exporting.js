@@ -16,7 +16,7 @@ export function chooseExport(conversation) {
 /** The branch on screen, each message under the name of who wrote it. Images are left out, which is said. */
 export function asMarkdown(conversation) {
   const system = conversation.system.trim() ? [`## System prompt\n\n${conversation.system.trim()}`] : [];
-  const title = `# ${conversation.title || "New chat"}`;
+  const title = `# ${(conversation.title || "New chat").replace(/\s+/g, " ")}`;
   return `${[title, ...system, ...path(conversation).map(written)].join("\n\n")}\n`;
 }
 
@@ -26,11 +26,21 @@ function written({ role, model, content, reasoning, images = [], files = [], cal
     images.length ? `*(${images.length} image${images.length === 1 ? "" : "s"}, not in this file)*` : "",
     ...files.map(quotedFile),
     reasoning ? reasoning.trim().replace(/^/gm, "> ") : "",
-    form === "json" && content ? fenced(content, "json") : content.trim(),
+    form === "json" && content ? fenced(content, "json") : closed(content.trim()),
     ...calls.map(({ name, arguments: text }) => `Call of \`${name}\`:\n\n${fenced(text, "json")}`),
     ending({ error, stopped, finish }),
   ];
   return parts.filter(Boolean).join("\n\n");
+}
+
+/** With the end of a block of code that an answer was cut off in: what follows would stand in it too. */
+function closed(markdown) {
+  let open = "";
+  for (const [, fence, rest] of markdown.matchAll(/^ {0,3}(`{3,}|~{3,})(.*)$/gm)) {
+    if (!open) open = fence;
+    else if (fence[0] === open[0] && fence.length >= open.length && !rest.trim()) open = "";
+  }
+  return open ? `${markdown}\n${open}` : markdown;
 }
 
 function ending({ error, stopped, finish }) {

@@ -46,12 +46,13 @@ function ask() {
 async function refused(key) {
   if (!key) return "Enter the key first.";
   if (/[^!-~]/.test(key)) return "This is not a key: it has a space, or a sign that no key has.";
+  const before = apiKey();
   setApiKey(key);
   try {
     await getJson("v1/models");
     return "";
   } catch (error) {
-    if (error.status === 401) setApiKey("");
+    setApiKey(error.status === 401 ? "" : before);
     return error.message;
   }
 }

@@ -71,11 +71,17 @@ def case_table(cases: Iterable[Case]) -> tuple[list[str], list[list[str]]]:
     return ["case", "asks", "must hold"], [[case.id, case.asks, case.holds] for case in cases]
 
 
+OVER = "the time of a quick run was over"
+
+
 def quick_line(report: ConformReport) -> str:
     """Empty if all cases were to be asked."""
     if report.quick_of is None:
         return ""
-    return f"A quick run: {len(report.results)} of {report.quick_of} cases; without --quick, all are asked."
+    left = sum(result.reason == OVER for result in report.results)
+    over = f"; its time was over before {left} more" if left else ""
+    asked = f"{len(report.results) - left} of {report.quick_of} cases"
+    return f"A quick run: {asked}{over}; without --quick, all are asked."
 
 
 def detail_lines(report: ConformReport) -> list[str]:

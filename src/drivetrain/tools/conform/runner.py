@@ -13,7 +13,7 @@ from drivetrain.tools.conform.case import Case
 from drivetrain.tools.conform.client import Broken, Client, Unreachable
 from drivetrain.tools.conform.exchange import RecordedExchange, Shown, hide, show
 from drivetrain.tools.conform.reading import brief, message_of
-from drivetrain.tools.conform.report import CaseResult, ConformReport
+from drivetrain.tools.conform.report import OVER, CaseResult, ConformReport
 from drivetrain.tools.conform.requester import Requester
 from drivetrain.tools.conform.survey import UNKNOWN_FIELD, Survey
 from drivetrain.tools.conform.trial import Trial
@@ -22,7 +22,6 @@ from drivetrain.tools.conform.verdict import Outcome, Verdict
 SHOWN_FIRST, SHOWN_LAST = 1, 4
 IGNORED = "the server accepts every unknown field (parameters.unknown), and this one has no effect"
 GONE = "the server can no longer be reached"
-OVER = "the time of a quick run was over"
 STRANGE = "the case met something unexpected"
 
 Progress = Callable[[str, float | None], None]
@@ -91,8 +90,9 @@ async def run(
     known = known or Survey(client, model)
     began = time.perf_counter()
     progress("asking the server what it is", 0.0)
-    with contextlib.suppress(Broken):
-        report.about = await known.about()
+    with contextlib.suppress(Broken, TimeoutError):
+        async with asyncio.timeout(within_s):
+            report.about = await known.about()
     for done, case in enumerate(cases):
         progress(f"checking {case.area}", done / len(cases))
         left = None if within_s is None else within_s - (time.perf_counter() - began)

@@ -426,7 +426,7 @@ def test_a_chat_is_exported_as_markdown(stub: Stub, sized: Page, tmp_path: Path)
     sized.get_by_role("button", name="Regenerate").click()
     answered(sized)
     stub.reasoning, stub.finish = "", "length"
-    ask(sized, "say: cut")
+    ask(sized, "say: ```py x = (1")
     answered(sized)
     show(sized, "sidebar")
     sized.get_by_role("button", name="Export “say: **first**”").click()
@@ -464,11 +464,12 @@ say: **first**
 
 ## You
 
-say: cut
+say: ```py x = (1
 
 ## stub-1b
 
-cut
+```py x = (1
+```
 
 *(cut off)*
 """

@@ -141,7 +141,7 @@ def test_the_self_test_draws_there() -> None:
 
 
 def test_a_draw_that_fails_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(logits: Any, units: Any) -> Any:
+    def fail(logits: Any, units: Any, thresholds: Any) -> Any:
         return logits.to(APPLE).double()
 
     monkeypatch.setattr(sampler, "draw", fail)
@@ -151,6 +151,6 @@ def test_a_draw_that_fails_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -
 
 def test_so_is_one_that_ignores_the_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = noise(1, 3000)
-    monkeypatch.setattr(sampler, "draw", lambda logits, units: logits.argmin(dim=-1))
+    monkeypatch.setattr(sampler, "draw", lambda logits, units, thresholds: logits.argmin(dim=-1))
     with pytest.raises(LoadFailed, match="do not follow their probabilities"):
         selftest._check_draw(loaded(), logits.to(APPLE))

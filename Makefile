@@ -146,8 +146,9 @@ node: ## Node.js for the clients from npm (Debian's, installed if there is none)
 	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || \
 	  { echo "Qwen Code and Continue need Node.js 20 or newer; node here is $$(node --version)" >&2; exit 1; }
 
+# Not `npm ci`: it fails where a registry lacks a package for some other platform that these name as optional.
 $(NPM)/node_modules/.package-lock.json: $(NPM)/package-lock.json | node
-	cd $(NPM) && npm ci --no-audit --no-fund --silent
+	cd $(NPM) && npm install --no-save --no-audit --no-fund --silent
 	@touch $@
 
 # The run makes docs/clients.md; where the committed one says something else, commit what was made.

@@ -122,7 +122,7 @@ MUCH = 1000
         {"type": "string", "minLength": MUCH},
         {"type": "string", "minLength": MUCH, "maxLength": HUGE},
         {"type": "object", "properties": {"a": {"type": "string", "minLength": MUCH}}, "required": ["a"]},
-        {"type": "object", "minProperties": MUCH},
+        {"type": "array", "items": {"type": "integer"}, "minItems": MUCH},
     ],
 )
 def test_an_answer_that_must_be_longer_than_max_tokens_is_cut(served: Served, value: Any) -> None:

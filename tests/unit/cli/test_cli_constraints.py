@@ -49,7 +49,7 @@ def test_each_form(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], t
         (("--grammar", "latin"), "argument --grammar: latin is not UTF-8 text"),
         (("--json-schema", "."), "argument --json-schema: . cannot be read"),
         (("--json-schema", "broken.json"), "--json-schema must be a JSON schema, which is an object; it is not JSON"),
-        (("--json-schema", "odd.json"), "--json-schema cannot be honoured: "),
+        (("--json-schema", "odd.json"), "--json-schema has no value that satisfies it"),
         (("--regex", ""), "--regex is an empty string"),
         (("--regex", "["), "--regex cannot be honoured: "),
         (("--choice", ""), "--choice[0] is an empty string"),

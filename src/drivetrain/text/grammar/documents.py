@@ -67,7 +67,7 @@ class Document:
     def spend(self, steps: int = 1) -> None:
         self._steps += steps
         if self._steps > MAX_STEPS:
-            raise CannotRewrite("written out, it is too large; make it smaller")
+            raise CannotRewrite("parts that are too large when written out; make them smaller")
 
     def place(self, schema: Any) -> str | None:
         """The way to it from the root; None if it is not of the document."""

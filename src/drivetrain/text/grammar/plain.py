@@ -54,7 +54,7 @@ def plain_schema(schema: Any) -> Any:
     if is_plain:  # and what is wrong is nowhere that counts
         return schema
     if _size(written) > MAX_NODES:
-        raise CannotRewrite("written out, it is too large; make it smaller")
+        raise CannotRewrite("parts that are too large when written out; make them smaller")
     return written
 
 
@@ -115,7 +115,7 @@ class _Writer:
             name, target, place = self._waiting.pop()
             definitions[name] = self._schema(target, place)
         if written is False:
-            raise CannotRewrite("no value satisfies it")
+            raise CannotRewrite("no value that satisfies it")
         kept = {"x-guidance": root["x-guidance"]} if "x-guidance" in root else {}
         return {**({} if written is True else written), **({"$defs": definitions} if definitions else {}), **kept}
 

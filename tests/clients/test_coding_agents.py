@@ -29,6 +29,9 @@ NO_CALLS_HOME = {
 }
 
 
+PATIENCE_S = 600
+"""A prompt of 5,000 tokens on one core that others use too."""
+
 FEW = {"*": False, "read": True}
 """Of opencode's tools."""
 
@@ -85,7 +88,7 @@ class User:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
@@ -129,6 +132,7 @@ def test_a_file_is_written_and_read(agent: str, scripted: Scripted, user: User) 
     "agent", [pytest.param(name, marks=pytest.mark.in_turn(place % 3)) for place, name in enumerate(AGENTS)]
 )
 @pytest.mark.parametrize("url", ["llamacpp"], indirect=True)
+@pytest.mark.timeout(2 * PATIENCE_S)
 def test_a_small_model_answers(agent: str, url: str, user: User) -> None:
     base = url.removesuffix("/v1")
     before = refused(base)

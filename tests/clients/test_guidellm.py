@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ ASKED = {"Name a river.": 12, "Count to five.": 9, "What is tin?": 7, "Say a col
 @pytest.mark.shows("guidellm", "a load by /v1/chat/completions, /v1/completions and /v1/responses")
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
 def test_a_load(url: str, path: str, tmp_path: Path) -> None:
+    before = answered(url, path)
     prompts, report = tmp_path / "prompts.json", tmp_path / "report.json"
     prompts.write_text(json.dumps([{"prompt": text, "output_tokens_count": count} for text, count in ASKED.items()]))
     options = [
@@ -32,9 +36,18 @@ def test_a_load(url: str, path: str, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(PARTS), "HF_HUB_OFFLINE": "1"}, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
+    assert answered(url, path) == before + len(ASKED)
     (made,) = json.loads(report.read_text())["benchmarks"]
-    assert {kind: len(requests) for kind, requests in made["requests"].items() if requests} == {
-        "successful": len(ASKED)
-    }
+    assert [kind for kind, requests in made["requests"].items() if requests] == ["successful"]
     counts = [request["output_tokens"] for request in made["requests"]["successful"]]
-    assert sorted(counts) == sorted(ASKED.values()), "it asks for as many, and believes the usage"
+    assert not Counter(counts) - Counter(ASKED.values()), "it asks for as many, and believes the usage"
+    assert len(counts) >= len(ASKED) - 1, "on a busy machine it was seen to end before it had collected the last one"
+
+
+def answered(url: str, path: str) -> int:
+    """How many requests the server has answered well."""
+    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    head = re.escape(f'drivetrain_http_responses_total{{method="POST",path="{path}",status="200"}}')
+    found = re.search(rf"^{head} (\S+)$", text, re.MULTILINE)
+    return int(float(found[1])) if found else 0

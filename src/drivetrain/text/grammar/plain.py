@@ -33,6 +33,7 @@ MAX_VALUES = 4
 MAX_PLACES = 16
 """Of the item that a list must contain."""
 
+_KINDS = ("null", "boolean", "number", "string", "array", "object")
 _CONDITIONAL = ("if", "then", "else")
 _REWRITTEN = frozenset(
     ("oneOf", "not", "dependencies", "dependentRequired", "dependentSchemas", "uniqueItems", "contains", *_CONDITIONAL)
@@ -409,13 +410,12 @@ class _Writer:
         if least == 0:
             return []
         facts = Conjunction(self._document, around)
-        others = [Node(type=kind) for kind in ("null", "boolean", "number", "string", "object")]
-        free = [each for each in others if not is_impossible(self._document, [*around, each])]
+        free = self._of_other_kinds("array", around)
         if "array" not in facts.kinds:
             return []
         if item is True or (item is not False and not self._document.view(item)):
             return [[*free, Node(type="array", minItems=1)]]
-        most = min((each["maxItems"] for each in facts.nodes if "maxItems" in each), default=None)
+        most = _most_items(facts)
         if most is None or most > MAX_PLACES:
             raise CannotRewrite(f"it is supported only beside a maxItems of up to {MAX_PLACES}")
         return [[*free, *(with_item(index, item) for index in range(int(most)))]]
@@ -425,7 +425,7 @@ class _Writer:
 
     def _unique(self, node: Node, _: str, around: list[Any]) -> list[list[Any]]:
         facts = Conjunction(self._document, around)
-        most = min((each["maxItems"] for each in facts.nodes if "maxItems" in each), default=None)
+        most = _most_items(facts)
         if not node["uniqueItems"] or "array" not in facts.kinds or (most is not None and most <= 1):
             return []
         values = None if any("prefixItems" in each for each in facts.nodes) else _finite(self._document, facts.item(0))
@@ -433,8 +433,7 @@ class _Writer:
             raise CannotRewrite(
                 f"it is supported only for a maxItems of 1, or items with an enum of up to {MAX_VALUES}"
             )
-        others = [Node(type=kind) for kind in ("null", "boolean", "number", "string", "object")]
-        free = [each for each in others if not is_impossible(self._document, [*around, each])]
+        free = self._of_other_kinds("array", around)
         lists = (each for number in range(1, len(values) + 1) for each in permutations(values, number))
         listed = [
             Node(
@@ -443,6 +442,11 @@ class _Writer:
             for each in lists
         ]
         return [[*free, Node(type="array", maxItems=0), *listed]]
+
+    def _of_other_kinds(self, kind: str, around: list[Any]) -> list[Any]:
+        """A keyword about values of one kind lets all others be."""
+        others = [Node(type=each) for each in _KINDS if each != kind]
+        return [each for each in others if not is_impossible(self._document, [*around, each])]
 
     def _counted(self, node: Node, _: str, around: list[Any]) -> list[list[Any]]:
         """Objects by their number of keys: told by which of the optional ones are there."""
@@ -464,8 +468,7 @@ class _Writer:
             )
         if not optional:
             return [[_Counted(counts)]]
-        others = [Node(type=kind) for kind in ("null", "boolean", "number", "string", "array")]
-        free = [each for each in others if not is_impossible(self._document, [*around, each])]
+        free = self._of_other_kinds("object", around)
         if most is None and least == len(required) + 1:
             return [[*free, *self._one_more(optional, required, least)]]
         return [[*free, *self._sets(optional, required, counts, keys is not None)]]
@@ -488,6 +491,10 @@ class _Writer:
                 if len(found) > MAX_SETS:
                     raise CannotRewrite("too many sets of optional properties would fit: make some of them required")
         return found
+
+
+def _most_items(facts: Conjunction) -> Any:
+    return min((each["maxItems"] for each in facts.nodes if "maxItems" in each), default=None)
 
 
 def _finite(document: Document, items: Sequence[Any]) -> list[Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from drivetrain.engines.checkpoint.quantized import Quantization
 from drivetrain.safetensors_header import lfs_pointer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointFolder:
     path: Path
     trust_remote_code: bool
@@ -38,22 +39,24 @@ class CheckpointFolder:
 
     def quantization(self) -> Quantization | None:
         """Of the weights: the configuration may claim one that they do not have. Of a GGUF file nothing is told."""
-        found = self._stated_quantization()
+        found = self._stated_quantization
         return None if found is None or found.over_floats else found
 
     def notes(self) -> tuple[str, ...]:
         """What of the files is not honoured, for whoever runs the model."""
-        found = self._stated_quantization()
+        found = self._stated_quantization
         return (found.note,) if found is not None and found.over_floats else ()
 
+    @cached_property
     def _stated_quantization(self) -> Quantization | None:
+        """Read once: it takes the head of every file of weights."""
         return quantized.of_folder(self.path) if self.gguf_file is None else None
 
     def config(self) -> Any:
         """The library's. It asks for no quantization that the weights do not have."""
         from transformers import AutoConfig
 
-        found = self._stated_quantization()
+        found = self._stated_quantization
         try:
             config = AutoConfig.from_pretrained(self.path, **self._where)
         except ValueError as exc:

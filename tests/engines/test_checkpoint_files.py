@@ -26,7 +26,7 @@ from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.model import loading as native_loading
 from drivetrain.safetensors_header import stored_types
 from drivetrain.store.layout import disk_errors
-from tiny import causal
+from tiny import causal, fp8
 
 NO_SPACE = "Error while serializing: I/O error: No space left on device (os error 28)"
 
@@ -92,15 +92,7 @@ def test_a_nested_quantization_is_found(folder: Path) -> None:
 @pytest.fixture
 def quantized(folder: Path) -> Path:
     """Real fp8, which the library makes floats of where there is no GPU."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(folder / "model.safetensors")
-    for name in [key for key in weights if key.endswith("_proj.weight")]:
-        scale = weights[name].abs().amax() / 448
-        weights[name.replace("weight", "weight_scale_inv")] = scale.reshape(1, 1)
-        weights[name] = (weights[name] / scale).to(torch.float8_e4m3fn)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    fp8.quantize(folder)
     configured(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]})
     return folder
 

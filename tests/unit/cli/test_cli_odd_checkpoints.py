@@ -15,6 +15,7 @@ from cli_rigs import run_here, without_settings
 
 import drivetrain
 from drivetrain.engines.checkpoint import quantized
+from tiny import fp8
 
 Make = Callable[[Path], object]
 LFS = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 4976698672\n"
@@ -275,15 +276,7 @@ async def test_a_configuration_over_float_weights_is_said_and_not_followed(
 
 
 async def test_real_fp8_weights_are_served(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(folder / "model.safetensors")
-    for name in [key for key in weights if key.endswith("_proj.weight")]:
-        scale = weights[name].abs().amax() / 448
-        weights[name.replace("weight", "weight_scale_inv")] = scale.reshape(1, 1)
-        weights[name] = (weights[name] / scale).to(torch.float8_e4m3fn)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    fp8.quantize(folder)
     configured(quantization_config=FP8)(folder)
     found = await asyncio.to_thread(run_here, capsys, "inspect", str(folder))
     assert "\nweights       quantized: fp8, in blocks of 128×128; stored as F32, F8_E4M3\n" in found.out
